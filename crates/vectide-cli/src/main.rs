@@ -1,0 +1,2 @@
+//! vectide cli
+fn main() {}
