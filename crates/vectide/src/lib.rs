@@ -1,1 +1,5 @@
 //! vectide
+pub mod error;
+pub mod ids;
+pub mod store;
+pub use error::{Error, ErrorKind, Result};

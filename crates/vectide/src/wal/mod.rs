@@ -1,0 +1,66 @@
+//! The shard's log: encoded batches go in, acknowledgements come out.
+//!
+//! `table/writer` encodes and checksums a batch in the caller's thread ([`frame`]), then, inside the publication section,
+//! hands it to [`Log::enqueue`]; one log thread (local files) or task (objects) writes groups in that order and tells
+//! the [`LogListener`] how far the log is durable. `table/open` reads it back through [`replay`]. Invariant: the order of
+//! `enqueue` calls is the order of the log, of seqs and of publication numbers; durability is a prefix of it.
+
+use crate::error::{Error, Result};
+use crate::ids::{Epoch, LogPosition, PubNo, Seq};
+use async_trait::async_trait;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// How far the log has come, or that it cannot go on. Called by the log's own thread or task, in log order.
+pub(crate) trait LogListener: Send + Sync {
+    /// Every batch up to and including `upto` is durable.
+    fn durable(&self, upto: PubNo);
+    /// The log failed for good: what is queued has an unknown outcome and will never be reported durable. `Fenced` if
+    /// another writer took over. Called at most once; nothing follows it.
+    fn failed(&self, error: Error);
+}
+
+/// Who asks for log space: deletes may use a reserve that writes may not, so that a full disk can be emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Inserts and upserts.
+    Write,
+    /// Deletes.
+    Delete,
+}
+
+/// A shard's log in its writer's hands.
+#[async_trait]
+pub(crate) trait Log: Send + Sync + Debug {
+    /// Makes sure that `bytes` more can be appended without running out of disk space or queue, waiting while the queue
+    /// is full. `Unavailable` if the disk is full: nothing was written, a later call may succeed. `Fenced`, `Closed` or
+    /// the failure's kind once the log has failed.
+    async fn admit(&self, bytes: u64, admission: Admission) -> Result<()>;
+
+    /// Appends an admitted batch to the queue. O(parts), never blocks: called inside the publication section.
+    fn enqueue(&self, batch: Arc<frame::EncodedBatch>, first_seq: Seq, publication: PubNo);
+
+    /// A position at or before the first frame whose rows begin at `seq` or later: where a replay that skips everything
+    /// below `seq` has to start. Exact enough that what lies before it may be trimmed.
+    fn locate(&self, seq: Seq) -> LogPosition;
+
+    /// Removes files or objects that lie wholly before `position`, of this and earlier epochs. Fences stay.
+    async fn trim(&self, position: LogPosition) -> Result<()>;
+
+    /// Waits until everything enqueued is durable, then stops the log. Returns where it ends.
+    async fn close(&self) -> Result<EpochEnd>;
+
+    /// Queue and throughput figures; costs a few atomic loads.
+    fn stats(&self) -> queue::LogStats;
+}
+
+/// Where a writer's log ends: recorded in the manifest once it was closed cleanly or recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EpochEnd {
+    /// Whose log.
+    pub epoch: Epoch,
+    /// First byte or object number behind its last whole batch.
+    pub at: u64,
+    /// The last seq that it made durable (or the last one before it, if it wrote nothing).
+    pub last_seq: Seq,
+}
