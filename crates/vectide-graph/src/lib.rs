@@ -3,3 +3,9 @@
 #[derive(Debug, thiserror::Error)]
 #[error("graph")]
 pub struct GraphError;
+/// Placeholder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric { /// l2
+ L2, /// cos
+ Cosine, /// dot
+ Dot }
