@@ -5,7 +5,19 @@
 pub struct GraphError;
 /// Placeholder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metric { /// l2
- L2, /// cos
- Cosine, /// dot
- Dot }
+pub enum Metric {
+    /// l2
+    L2,
+    /// cos
+    Cosine,
+    /// dot
+    Dot,
+}
+/// Placeholder.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hit {
+    /// d
+    pub distance: f32,
+    /// id
+    pub id: u32,
+}
