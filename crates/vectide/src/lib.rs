@@ -1,5 +1,8 @@
 //! vectide
+pub mod clock;
 pub mod error;
+pub mod failpoint;
 pub mod ids;
 pub mod store;
+pub mod wal;
 pub use error::{Error, ErrorKind, Result};
