@@ -1,13 +1,26 @@
 //! vectide
 pub use arrow;
 mod batch;
+pub mod clock;
 mod ends;
 pub mod error;
+pub mod failpoint;
+mod flush;
 pub mod ids;
 mod keys;
+pub mod manifest;
+mod memtable;
+pub mod options;
 mod rows;
+mod runtime;
 pub mod schema;
+pub mod search;
+mod segment;
+pub mod stats;
 pub mod store;
+mod sync;
+pub mod table;
+pub mod wal;
 pub use error::{Error, ErrorKind, Result};
 pub use keys::Keys;
 pub use schema::{Metric, TableSchema};
