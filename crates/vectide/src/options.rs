@@ -17,6 +17,28 @@ pub enum Durability {
     Buffered,
 }
 
+/// The log's settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WalOptions {
+    /// Size at which a local log file is replaced, in bytes; the first ones are smaller. Default 64 MiB.
+    pub file_bytes: u64,
+    /// Rows appended and not durable yet, at most; writers wait at it. Default 1,048,576.
+    pub queue_rows: u64,
+    /// Their bytes, at most. Default 64 MiB.
+    pub queue_bytes: u64,
+    /// Size at which a log object is put although more is queued (object stores), in bytes. Default 8 MiB.
+    pub object_bytes: u64,
+    /// Log objects being put at once (object stores). Default 4.
+    pub puts_in_flight: usize,
+}
+
+impl Default for WalOptions {
+    fn default() -> Self {
+        Self { file_bytes: 64 << 20, queue_rows: 1 << 20, queue_bytes: 64 << 20, object_bytes: 8 << 20, puts_in_flight: 4 }
+    }
+}
+
 /// A database's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -53,7 +75,7 @@ pub struct Options {
     /// Shards per table. Only 1 until distribution comes.
     pub shards: u32,
     /// The log.
-    pub wal: crate::wal::WalOptions,
+    pub wal: WalOptions,
     /// The store behind everything.
     pub store: crate::store::StoreOptions,
 }
@@ -75,7 +97,7 @@ impl Default for Options {
             snapshots: 10_000,
             refresh_interval_ms: 50,
             shards: 1,
-            wal: crate::wal::WalOptions::default(),
+            wal: WalOptions::default(),
             store: crate::store::StoreOptions::default(),
         }
     }
@@ -113,7 +135,11 @@ impl Options {
         if self.index_threads > 1_024 {
             return Err(Error::invalid(format!("option `index_threads` is {}; at most 1024", self.index_threads)));
         }
-        self.wal.validate()?;
+        at_least("wal.file_bytes", self.wal.file_bytes, 64 << 10)?;
+        at_least("wal.queue_rows", self.wal.queue_rows, 1)?;
+        at_least("wal.queue_bytes", self.wal.queue_bytes, 4 << 10)?;
+        at_least("wal.object_bytes", self.wal.object_bytes, 4 << 10)?;
+        at_least("wal.puts_in_flight", self.wal.puts_in_flight as u64, 1)?;
         self.store.validate()
     }
 

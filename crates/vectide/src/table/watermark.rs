@@ -89,9 +89,19 @@ impl Watermark {
         let acks = {
             let mut state = self.state.lock();
             debug_assert!(state.pending.back().is_none_or(|last| last.cut.at < pending.cut.at), "publication order");
-            state.in_log.push_back((pending.cut.at, pending.last_seq));
+            if let Some(error) = state.failed.clone() {
+                return answer(pending.ack.map(|ack| (ack, Err(error))).into_iter().collect());
+            }
+            if pending.cut.at <= state.durable {
+                // The log was faster than this call.
+                state.durable_seq = pending.last_seq;
+            } else {
+                state.in_log.push_back((pending.cut.at, pending.last_seq));
+            }
             state.pending.push_back(pending);
-            self.advance(&mut state)
+            let acks = self.advance(&mut state);
+            self.tell(&state);
+            acks
         };
         answer(acks);
     }
