@@ -131,7 +131,10 @@ impl Builder {
             Some(store) => Ok(Arc::clone(store)),
             None => {
                 let (uri, options) = (self.uri.clone(), self.options.store.clone());
-                let open = move || crate::store::open_uri(&uri, &options, existing);
+                let open = move || match existing {
+                    true => crate::store::open_existing_uri(&uri, &options),
+                    false => crate::store::open_uri(&uri, &options),
+                };
                 tokio::task::spawn_blocking(open).await.map_err(|e| Error::internal("opening the store").with_source(e))?
             }
         }
@@ -363,9 +366,11 @@ impl Inner {
     }
 
     pub(crate) fn ground(&self, entry: &TableEntry) -> Result<Ground> {
+        let schema = TableSchema::decode(&entry.schema)?;
         Ok(Ground {
             name: entry.name.clone(),
-            schema: TableSchema::decode(&entry.schema)?,
+            log_schema: crate::table::open::log_schema(&schema)?,
+            schema,
             options: Arc::clone(&self.options),
             paths: ShardPaths::new(&entry.id, ShardId(0))?,
             store: Arc::clone(&self.store),

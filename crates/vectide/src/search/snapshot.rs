@@ -5,7 +5,7 @@
 //! its rows, offsets or end marks. Invariant: the view was loaded after the cut, so it holds every row below the cut.
 
 use crate::ends::Ends;
-use crate::ids::{PubNo, RowId};
+use crate::ids::{PubNo, RowId, Seq};
 use crate::memtable::Memtable;
 use crate::rows::{RowSource, Visible};
 use crate::segment::Segment;
@@ -76,6 +76,8 @@ pub(crate) struct Cut {
     pub(crate) at: PubNo,
     /// Rows below this id were published by then.
     pub(crate) rows: RowId,
+    /// The last seq that is visible.
+    pub(crate) seq: Seq,
     /// How many of them live.
     pub(crate) live: u64,
 }

@@ -70,10 +70,19 @@ pub struct S3Options {
 /// that open the same name in this process, and lives as long as the process. `Invalid` for anything else. Blocks
 /// briefly on local file calls; no request is sent to a remote store.
 pub fn open_uri(uri: &str, options: &StoreOptions) -> Result<Arc<dyn Store>> {
+    open(uri, options, false)
+}
+
+/// As [`open_uri`], but creates nothing: `NotFound` if a local directory does not exist. For readers.
+pub fn open_existing_uri(uri: &str, options: &StoreOptions) -> Result<Arc<dyn Store>> {
+    open(uri, options, true)
+}
+
+fn open(uri: &str, options: &StoreOptions, existing: bool) -> Result<Arc<dyn Store>> {
     options.validate()?;
     match uri.split_once("://") {
-        None => local(uri),
-        Some(("file", path)) => local(file_path(uri, path)?),
+        None => local(uri, existing),
+        Some(("file", path)) => local(file_path(uri, path)?, existing),
         Some(("memory", name)) => Ok(metered(ObjectBackend::new(memory(name)))),
         Some(("s3", rest)) => s3(uri, rest, options),
         Some((scheme, _)) => Err(Error::invalid(format!(
@@ -86,12 +95,13 @@ fn metered(store: impl Store + 'static) -> Arc<dyn Store> {
     Arc::new(Metered::new(Arc::new(store)))
 }
 
-fn local(path: &str) -> Result<Arc<dyn Store>> {
+fn local(path: &str, existing: bool) -> Result<Arc<dyn Store>> {
     if path.is_empty() {
         return Err(Error::invalid("the path of the database is empty"));
     }
     let absolute = std::path::absolute(path).map_err(|e| Error::io(format!("resolving {path}"), e))?;
-    Ok(metered(LocalStore::open(DiskFs::shared(), absolute)?))
+    let fs = DiskFs::shared();
+    Ok(metered(if existing { LocalStore::open_existing(fs, absolute)? } else { LocalStore::open(fs, absolute)? }))
 }
 
 /// The path of `file:///path` or `file://localhost/path`; another host would silently be this one.

@@ -152,8 +152,8 @@ impl Table {
         let limit = self.shard.ground.options.snapshots as u64;
         let held = Held::take(&self.shard.searches, limit)?;
         let reader = self.reader();
-        let token = self.shard.token_at(&reader.pinned.cut);
-        Ok(Snapshot { reader, token, _held: Arc::new(held) })
+        let token = self.shard.token_at(reader.pinned.cut.seq);
+        Ok(Snapshot { reader, token: Some(token), _held: Arc::new(held) })
     }
 
     /// Writes everything published so far into segments and waits for it. Reads and writes go on meanwhile. Not needed

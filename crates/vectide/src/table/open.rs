@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::ids::{Epoch, PubNo, RowId};
 use crate::keys::KeyArray;
 use crate::manifest::{EpochEnd, ShardManifest, Versioned};
-use crate::memtable::Memtable;
-use crate::rows::RowSource;
+use crate::memtable::Prepared;
+use crate::schema::TableSchema;
 use crate::search::snapshot::{Source, Tier};
 use crate::segment::Segment;
 use crate::wal::frame::{FrameKind, LogSchema};
@@ -33,20 +33,19 @@ pub(crate) async fn open(ground: Ground) -> Result<Arc<Shard>> {
         Error::corrupt(format!("table {}: the catalog names it, but it has no manifest", ground.name))
     })?;
     let now = manifest.raise_epoch().await?;
-    let log_schema = log_schema(&ground)?;
     let fenced = fence_earlier_writers(&ground, &now).await?;
     let sources = open_segments(&ground, &now).await?;
     let shard = Arc::new(Shard::new(ground, manifest, &now, sources)?);
-    let index = replay(&shard, &now, fenced, &log_schema).await?;
-    start(&shard, &log_schema, index)?;
+    let index = replay(&shard, &now, fenced).await?;
+    start(&shard, index)?;
     shard.recovery.lock().ms = shard.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
     Ok(shard)
 }
 
 /// The schemas of the table's log.
-pub(crate) fn log_schema(ground: &Ground) -> Result<Arc<LogSchema>> {
-    let delete = ground.schema.delete().cloned().unwrap_or_else(|| Arc::new(arrow::datatypes::Schema::empty()));
-    LogSchema::new(Arc::clone(ground.schema.stored()), delete)
+pub(crate) fn log_schema(schema: &TableSchema) -> Result<Arc<LogSchema>> {
+    let delete = schema.delete().cloned().unwrap_or_else(|| Arc::new(arrow::datatypes::Schema::empty()));
+    LogSchema::new(Arc::clone(schema.stored()), delete)
 }
 
 /// Shuts earlier writers out of their logs. On a local directory the lock has done so already.
@@ -89,9 +88,10 @@ pub(crate) fn apply_mark(sources: &[Arc<Source>], row: RowId, publication: PubNo
 }
 
 /// Replays the log into memtables and records where earlier writers' logs end.
-async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>, schema: &Arc<LogSchema>) -> Result<SeqIndex> {
+async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>) -> Result<SeqIndex> {
     let plan = ReplayPlan { from: now.replay_from, seq: now.replay_seq, current: now.epoch, closed: fenced };
     let ground = &shard.ground;
+    let schema = &ground.log_schema;
     let mut replay = match ground.store.local() {
         Some(dir) => {
             let wal_dir = dir.root.join(ground.paths.wal_dir());
@@ -150,7 +150,7 @@ pub(crate) fn apply(shard: &Arc<Shard>, batch: ReplayBatch) -> Result<()> {
         (Some(_), FrameKind::Delete) => Some(hash_parts(&batch, 0)?),
     };
     let change = match batch.kind {
-        FrameKind::Put => Change::Put(Memtable::prepare(schema, batch.parts)?),
+        FrameKind::Put => Change::Put(Prepared::new(schema, batch.parts)?),
         FrameKind::Delete => Change::Delete(batch.rows),
     };
     let older = OlderRows::look_up(&shard.view(), keys.as_ref())?;
@@ -166,11 +166,11 @@ pub(crate) fn apply(shard: &Arc<Shard>, batch: ReplayBatch) -> Result<()> {
     let published = section.publish(change, keys.as_ref(), older, || shard.view(), Condition::None, |_, _| {})?;
     section.replayed_to = Some(batch.position_after);
     section.born.get_or_insert_with(|| shard.ground.clock.now());
-    shard.watermark.push(Pending { cut: published.cut, last_seq: published.seqs.1, ack: None });
+    shard.watermark.push(Pending { cut: published.cut, ack: None });
     shard.watermark.set_durable(published.cut.at);
     let memtable = Arc::clone(&section.active);
     drop(section);
-    memtable.pack_if_due();
+    memtable.pack_if_due()?;
     let mut recovery = shard.recovery.lock();
     recovery.batches += 1;
     recovery.rows += batch.rows;
@@ -196,10 +196,10 @@ fn merged_ends(recorded: &[EpochEnd], found: &[EpochEnd]) -> Vec<EpochEnd> {
 }
 
 /// Starts the log, the index workers' care and the background task.
-fn start(shard: &Arc<Shard>, schema: &Arc<LogSchema>, index: SeqIndex) -> Result<()> {
+fn start(shard: &Arc<Shard>, index: SeqIndex) -> Result<()> {
     let ground = &shard.ground;
     let listener: Arc<dyn LogListener> = Arc::new(Listener(Arc::downgrade(shard)));
-    let log = start_log(ground, shard.epoch, schema, index, listener)?;
+    let log = start_log(ground, shard.epoch, index, listener)?;
     shard.log.set(log).map_err(|_| Error::internal("the log was started twice"))?;
     let indexed: Weak<dyn super::indexer::Indexed> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::indexer::Indexed>));
     ground.indexer.register(indexed);
@@ -212,11 +212,10 @@ fn start(shard: &Arc<Shard>, schema: &Arc<LogSchema>, index: SeqIndex) -> Result
 fn start_log(
     ground: &Ground,
     epoch: Epoch,
-    schema: &Arc<LogSchema>,
     index: SeqIndex,
     listener: Arc<dyn LogListener>,
 ) -> Result<Arc<dyn Log>> {
-    let (schema, clock) = (Arc::clone(schema), Arc::clone(&ground.clock));
+    let (schema, clock) = (Arc::clone(&ground.log_schema), Arc::clone(&ground.clock));
     let options = &ground.options.wal;
     match ground.store.local() {
         Some(dir) => {

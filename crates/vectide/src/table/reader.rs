@@ -5,7 +5,7 @@
 //! older than `refresh_interval_ms`. When the writer has flushed, it starts over from the new manifest; snapshots taken
 //! before go on reading what they see. Invariant: it never sees a batch that the writer could still lose.
 
-use super::open::{apply, index_now, log_schema, open_segments};
+use super::open::{apply, index_now, open_segments};
 use super::shard::{Ground, Shard};
 use super::{Snapshot, verify};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,7 +15,6 @@ use crate::schema::TableSchema;
 use crate::search::request::{Pin_, Queries};
 use crate::search::{Scan, Search, SearchBatch};
 use crate::stats::{Staleness, TableStats, VerifyReport};
-use crate::wal::frame::LogSchema;
 use crate::wal::tail::Tail;
 use arrow::array::RecordBatch;
 use parking_lot::{Mutex, RwLock};
@@ -35,7 +34,6 @@ pub struct ReadTable {
 struct Follower {
     ground: Ground,
     manifest: Versioned<ShardManifest>,
-    log_schema: Arc<LogSchema>,
     /// One refresh at a time.
     following: tokio::sync::Mutex<Following>,
     /// What reads see now.
@@ -59,11 +57,10 @@ impl ReadTable {
     pub(crate) async fn open(ground: Ground) -> Result<Self> {
         let dir = ground.paths.manifest_dir();
         let manifest: Versioned<ShardManifest> = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
-        let log_schema = log_schema(&ground)?;
-        let (following, shard) = start_over(&ground, &manifest, &log_schema).await?;
+        let (following, shard) = start_over(&ground, &manifest).await?;
         let looked = Mutex::new(Looked { at: ground.clock.now(), caught_up: true });
         let (following, shard) = (tokio::sync::Mutex::new(following), RwLock::new(shard));
-        Ok(Self { inner: Arc::new(Follower { ground, manifest, log_schema, following, shard, looked }) })
+        Ok(Self { inner: Arc::new(Follower { ground, manifest, following, shard, looked }) })
     }
 
     /// The table's name.
@@ -218,7 +215,7 @@ impl Follower {
     }
 
     async fn restart(&self, following: &mut Following) -> Result<()> {
-        let (next, shard) = start_over(&self.ground, &self.manifest, &self.log_schema).await?;
+        let (next, shard) = start_over(&self.ground, &self.manifest).await?;
         *following = next;
         *self.shard.write() = shard;
         Ok(())
@@ -229,7 +226,6 @@ impl Follower {
 async fn start_over(
     ground: &Ground,
     manifest: &Versioned<ShardManifest>,
-    schema: &Arc<LogSchema>,
 ) -> Result<(Following, Arc<Shard>)> {
     let mut last = None;
     for _ in 0..MAX_RESTARTS {
@@ -248,7 +244,7 @@ async fn start_over(
         let dir = ground.paths.manifest_dir();
         let own = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
         let shard = Arc::new(Shard::new(ground.clone(), own, &newest, sources)?);
-        let mut tail = Tail::open(&ground.store, &ground.paths, Arc::clone(schema), &newest);
+        let mut tail = Tail::open(&ground.store, &ground.paths, Arc::clone(&ground.log_schema), &newest);
         match catch_up(&shard, &mut tail).await {
             Ok(()) => return Ok((Following { manifest: newest, tail }, shard)),
             Err(error) if error.kind() == ErrorKind::Expired => last = Some(error),

@@ -70,7 +70,6 @@ pub(crate) enum Condition {
 }
 
 /// What a batch does.
-#[derive(Debug)]
 pub(crate) enum Change {
     /// Writes rows.
     Put(Prepared),
@@ -168,8 +167,9 @@ impl Section {
         self.next_publication = publication.plus(1);
         self.next_row = self.next_row.plus(rows);
         self.live = (self.live + rows).checked_sub(ended).expect("no more rows end than live");
-        let cut = Cut { at: publication, rows: self.next_row, live: self.live };
-        Ok(Published { cut, seqs: (first_seq, Seq(self.next_seq.0 - 1)), rows, ended })
+        let last_seq = Seq(self.next_seq.0 - 1);
+        let cut = Cut { at: publication, rows: self.next_row, seq: last_seq, live: self.live };
+        Ok(Published { cut, seqs: (first_seq, last_seq), rows, ended })
     }
 
     /// The live row of a key, as far as everything published goes.

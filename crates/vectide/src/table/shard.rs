@@ -72,6 +72,7 @@ pub(crate) struct FlushProgress {
 pub(crate) struct Ground {
     pub(crate) name: String,
     pub(crate) schema: TableSchema,
+    pub(crate) log_schema: Arc<crate::wal::frame::LogSchema>,
     pub(crate) options: Arc<Options>,
     pub(crate) paths: ShardPaths,
     pub(crate) store: Arc<dyn Store>,
@@ -130,9 +131,9 @@ impl Shard {
     pub(crate) fn new(ground: Ground, manifest: Versioned<ShardManifest>, now: &ShardManifest, mut sources: Vec<Arc<Source>>) -> Result<Self> {
         let publication = PubNo(now.next_publication.0 - 1);
         let live = sources.iter().map(|s| s.ends.count_live(0..s.rows().rows(), PubNo(u64::MAX))).sum();
-        let cut = crate::search::snapshot::Cut { at: publication, rows: now.next_row, live };
+        let cut = crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
         let durable_first = ground.options.durability == crate::options::Durability::Durable;
-        let watermark = Watermark::new(cut, Seq(now.replay_seq.0 - 1), durable_first, ground.options.tail_rows);
+        let watermark = Watermark::new(cut, durable_first, ground.options.tail_rows);
         let ends = Arc::new(Ends::default());
         let active = Arc::new(Memtable::new(ground.schema.clone(), Arc::clone(&ends), now.next_row)?);
         let source = Source::new(now.next_row, Arc::clone(&ends), Tier::Memtable(Arc::clone(&active)));

@@ -18,8 +18,6 @@ use tokio::sync::{oneshot, watch};
 pub(crate) struct Pending {
     /// What the shard looks like once it is visible.
     pub(crate) cut: Cut,
-    /// Its last seq.
-    pub(crate) last_seq: Seq,
     /// Told when it is visible, or why it never will be.
     pub(crate) ack: Option<oneshot::Sender<Result<()>>>,
 }
@@ -62,19 +60,19 @@ pub(crate) struct Watermark {
 }
 
 impl Watermark {
-    /// A watermark at `cut`, all of it durable up to `seq` and indexed.
-    pub(crate) fn new(cut: Cut, seq: Seq, durable_first: bool, tail_rows: u32) -> Self {
+    /// A watermark at `cut`, all of it durable and indexed.
+    pub(crate) fn new(cut: Cut, durable_first: bool, tail_rows: u32) -> Self {
         let state = State {
             cut,
             durable: cut.at,
-            durable_seq: seq,
+            durable_seq: cut.seq,
             indexed: cut.rows,
             pending: VecDeque::new(),
             in_log: VecDeque::new(),
             failed: None,
             tail_max: 0,
         };
-        let progress = Progress { visible: cut.at, durable: cut.at, durable_seq: seq, failed: None };
+        let progress = Progress { visible: cut.at, durable: cut.at, durable_seq: cut.seq, failed: None };
         let tail_rows = u64::from(tail_rows);
         Self { state: Mutex::new(state), durable_first, tail_rows, progress: watch::Sender::new(progress) }
     }
@@ -94,9 +92,9 @@ impl Watermark {
             }
             if pending.cut.at <= state.durable {
                 // The log was faster than this call.
-                state.durable_seq = pending.last_seq;
+                state.durable_seq = pending.cut.seq;
             } else {
-                state.in_log.push_back((pending.cut.at, pending.last_seq));
+                state.in_log.push_back((pending.cut.at, pending.cut.seq));
             }
             state.pending.push_back(pending);
             let acks = self.advance(&mut state);
@@ -210,11 +208,12 @@ mod tests {
 
     fn pending(at: u64, rows: u64) -> (Pending, oneshot::Receiver<Result<()>>) {
         let (ack, told) = oneshot::channel();
-        (Pending { cut: Cut { at: PubNo(at), rows: RowId(rows), live: rows }, last_seq: Seq(rows), ack: Some(ack) }, told)
+        let cut = Cut { at: PubNo(at), rows: RowId(rows), seq: Seq(rows), live: rows };
+        (Pending { cut, ack: Some(ack) }, told)
     }
 
     fn watermark(durable_first: bool, tail: u32) -> Watermark {
-        Watermark::new(Cut::default(), Seq(0), durable_first, tail)
+        Watermark::new(Cut::default(), durable_first, tail)
     }
 
     #[test]
@@ -250,7 +249,7 @@ mod tests {
     fn a_delete_does_not_wait_for_the_graph() {
         let mark = watermark(false, 5);
         mark.push(pending(1, 5).0);
-        mark.push(Pending { cut: Cut { at: PubNo(2), rows: RowId(5), live: 4 }, last_seq: Seq(6), ack: None });
+        mark.push(Pending { cut: Cut { at: PubNo(2), rows: RowId(5), seq: Seq(6), live: 4 }, ack: None });
         assert_eq!((mark.cut().at, mark.cut().live), (PubNo(2), 4));
     }
 

@@ -12,9 +12,10 @@ use crate::batch::{self, CheckedBatch, Duplicates};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{PubNo, Seq, ShardId, Token};
 use crate::keys::{KeyArray, Keys};
-use crate::memtable::Memtable;
+use crate::memtable::Prepared;
 use crate::wal::frame::{EncodedBatch, FrameKind};
-use crate::wal::{Admission, LogPermit};
+use crate::wal::Admission;
+use crate::wal::queue::Permit;
 use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -90,14 +91,14 @@ impl Shard {
         }
         let encoded = self.encode(FrameKind::Put, &checked.rows)?;
         // The memtable keeps views of the encoded bytes, never the caller's memory.
-        let parts = encoded.decode_parts(self.ground.schema.stored())?;
-        let prepared = Memtable::prepare(&self.ground.schema, parts)?;
+        let parts = encoded.decode_parts()?;
+        let prepared = Prepared::new(&self.ground.schema, parts)?;
         let bytes = prepared.bytes();
         Ok(Ready { change: Change::Put(prepared), keys: checked.keys, encoded, bytes, rows })
     }
 
     fn encode(&self, kind: FrameKind, rows: &RecordBatch) -> Result<Arc<EncodedBatch>> {
-        let encoded = EncodedBatch::encode(kind, rows, None)?;
+        let encoded = EncodedBatch::encode(&self.ground.log_schema, kind, rows, None)?;
         let limit = self.ground.options.batch_bytes;
         if encoded.bytes() > limit {
             return Err(Error::invalid(format!(
@@ -113,7 +114,11 @@ impl Shard {
             return Err(error);
         }
         let admitted = self.admit(ready.bytes, admission == Admission::Delete).await?;
-        let permit = self.log()?.admit(ready.encoded.bytes(), admission).await?;
+        let (log_rows, log_bytes) = (ready.encoded.rows(), ready.encoded.bytes());
+        let permit = match self.log()?.try_admit(log_rows, log_bytes, admission)? {
+            Some(permit) => permit,
+            None => self.log()?.admit(log_rows, log_bytes, admission).await?,
+        };
         let older = OlderRows::look_up(&self.view(), ready.keys.as_ref())?;
         let (ack, visible) = oneshot::channel();
         let published = self.in_section(ready, older, condition, permit, ack);
@@ -155,7 +160,7 @@ impl Shard {
         ready: Ready,
         older: OlderRows,
         condition: Condition,
-        permit: LogPermit,
+        permit: Permit,
         ack: oneshot::Sender<Result<()>>,
     ) -> Result<Published> {
         let log = self.log()?;
@@ -168,11 +173,10 @@ impl Shard {
             section.born.get_or_insert_with(|| self.ground.clock.now());
             let enqueue = |seq: Seq, publication: PubNo| log.enqueue(permit, encoded, seq, publication);
             let published = section.publish(change, keys.as_ref(), older, || self.view(), condition, enqueue)?;
-            let last_seq = published.seqs.1;
-            self.watermark.push(Pending { cut: published.cut, last_seq, ack: Some(ack) });
+            self.watermark.push(Pending { cut: published.cut, ack: Some(ack) });
             (published, Arc::clone(&section.active))
         };
-        memtable.pack_if_due();
+        memtable.pack_if_due()?;
         Ok(published)
     }
 
@@ -218,6 +222,11 @@ impl Shard {
             self.check_recovered(token)?;
         }
         Ok(Condition::NotNewerThan(token.seq))
+    }
+
+    /// Names the newest write that a snapshot at `cut` sees.
+    pub(crate) fn token_at(&self, seq: Seq) -> Token {
+        self.token(seq)
     }
 
     fn token(&self, seq: Seq) -> Token {

@@ -15,6 +15,9 @@ pub(crate) mod queue;
 mod read_local;
 pub(crate) mod replay;
 
+pub use crate::manifest::EpochEnd;
+pub use queue::LogStats;
+
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
 use async_trait::async_trait;
@@ -77,16 +80,6 @@ pub(crate) trait Log: Send + Sync + Debug {
     fn stats(&self) -> queue::LogStats;
 }
 
-/// Where a writer's log ends: recorded in the manifest once it was closed cleanly or recovered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct EpochEnd {
-    /// Whose log.
-    pub epoch: Epoch,
-    /// First byte or object number behind its last whole batch.
-    pub at: u64,
-    /// The last seq that it made durable (or the last one before it, if it wrote nothing).
-    pub last_seq: Seq,
-}
 
 /// An epoch's folder in the shard's `wal` folder.
 pub(crate) fn epoch_name(epoch: Epoch) -> String {
