@@ -194,12 +194,7 @@ impl FaultStore {
         Fate { delay_before, delay_after, error, late }
     }
 
-    async fn around<T>(
-        &self,
-        op: &'static str,
-        path: &str,
-        call: impl Future<Output = Result<T>> + Send,
-    ) -> Result<T> {
+    async fn around<T>(&self, op: &'static str, path: &str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let fate = self.fate(op, path);
         self.reach(op, path, Phase::Before, &fate).await?;
         let done = call.await?;

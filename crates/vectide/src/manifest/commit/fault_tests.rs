@@ -96,8 +96,9 @@ async fn over_a_bad_line_no_edit_is_lost_or_made_twice() {
 async fn nothing_is_acknowledged_behind_a_takeover_whenever_its_writer_wakes_up() {
     for seed in 0..30 {
         let options = FaultOptions { seed, max_delay_us: 400, error_after: 100, late: 100, ..FaultOptions::default() };
-        let faults = faulty(options);
-        log(faults.shared(), 0).create(ShardManifest::empty()).await.expect("created");
+        let memory: Arc<dyn Store> = Arc::new(ObjectBackend::new(Arc::new(InMemory::new())));
+        let faults = FaultStore::new(memory.clone(), options);
+        log(memory.clone(), 0).create(ShardManifest::empty()).await.expect("created");
         let writers = (1..=4u64).map(|writer| {
             let log = log(faults.shared(), writer);
             tokio::spawn(async move {
@@ -121,7 +122,7 @@ async fn nothing_is_acknowledged_behind_a_takeover_whenever_its_writer_wakes_up(
         }
         faults.settle().await;
         assert!(acknowledged.len() > 10, "seed {seed}: {acknowledged:?}");
-        let log = log(faults.shared(), 99);
+        let log = log(memory, 99);
         let mut history = Vec::new();
         for version in log.versions().await.expect("listed") {
             history.push(log.load(version).await.expect("loaded"));
