@@ -205,7 +205,8 @@ fn start(shard: &Arc<Shard>, index: SeqIndex) -> Result<()> {
     ground.indexer.register(indexed);
     let holder: Weak<dyn super::budget::Holder> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
     ground.budget.register(holder);
-    tokio::spawn(super::maintain::run(Arc::clone(shard)));
+    let (wake, closing) = (Arc::clone(&shard.flush_wake), shard.closing.subscribe());
+    tokio::spawn(super::maintain::run(Arc::downgrade(shard), wake, closing));
     Ok(())
 }
 

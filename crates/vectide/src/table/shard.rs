@@ -116,7 +116,7 @@ pub(crate) struct Shard {
     pub(crate) watermark: Watermark,
     pub(crate) log: OnceLock<Arc<dyn Log>>,
     pub(crate) next_segment: AtomicU64,
-    pub(crate) flush_wake: Notify,
+    pub(crate) flush_wake: Arc<Notify>,
     pub(crate) flush_progress: watch::Sender<FlushProgress>,
     pub(crate) flush_stats: Mutex<FlushStats>,
     pub(crate) closing: watch::Sender<bool>,
@@ -133,7 +133,9 @@ impl Shard {
         let live = sources.iter().map(|s| s.ends.count_live(0..s.rows().rows(), PubNo(u64::MAX))).sum();
         let cut = crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
         let durable_first = ground.options.durability == crate::options::Durability::Durable;
-        let watermark = Watermark::new(cut, durable_first, ground.options.tail_rows);
+        // Without vectors there is no graph to wait for.
+        let tail_rows = if ground.schema.vectors().is_empty() { u32::MAX } else { ground.options.tail_rows };
+        let watermark = Watermark::new(cut, durable_first, tail_rows);
         let ends = Arc::new(Ends::default());
         let active = Arc::new(Memtable::new(ground.schema.clone(), Arc::clone(&ends), now.next_row)?);
         let source = Source::new(now.next_row, Arc::clone(&ends), Tier::Memtable(Arc::clone(&active)));
@@ -165,7 +167,7 @@ impl Shard {
             sealed: Mutex::new(VecDeque::new()),
             watermark,
             log: OnceLock::new(),
-            flush_wake: Notify::new(),
+            flush_wake: Arc::default(),
             flush_progress: watch::Sender::new(progress),
             flush_stats: Mutex::new(FlushStats::default()),
             closing: watch::Sender::new(false),
