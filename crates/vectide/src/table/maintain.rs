@@ -13,7 +13,6 @@ use crate::manifest::{SegmentMeta, ShardManifest};
 use crate::rows::RowSource;
 use crate::search::snapshot::Tier;
 use crate::segment::Segment;
-use crate::stats::HealthStatus;
 use crate::store::paths::segment_id;
 use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
@@ -51,7 +50,7 @@ pub(crate) async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watc
             Ok(()) => {
                 pause = RETRY_PAUSE.0;
                 shard.sealed.lock().pop_front();
-                shard.set_health(None);
+                shard.set_trouble(None);
                 shard.flush_progress.send_modify(|p| {
                     p.flushed_seq = sealed.end.0;
                     p.error = None;
@@ -155,10 +154,9 @@ impl Shard {
         tracing::warn!(table = %self.ground.name, ?error, ?pause, "a flush failed; it is tried again");
         self.flush_stats.lock().failed += 1;
         if error.kind() == ErrorKind::Fenced {
-            crate::wal::LogListener::failed(self, error.clone());
+            self.watermark.fail(error);
         } else {
-            let reason = format!("flushing fails and is being retried: {error}");
-            self.set_health(Some((HealthStatus::Degraded, reason)));
+            self.set_trouble(Some(format!("flushing fails and is being retried: {error}")));
         }
         self.flush_progress.send_modify(|p| {
             p.failures += 1;
