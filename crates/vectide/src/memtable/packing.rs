@@ -24,10 +24,12 @@ const YOUNG_BYTES: u64 = 256 << 10;
 impl Directory {
     /// The blocks to copy together next, and what they become.
     pub(super) fn due(&self) -> Option<(Range<usize>, Age)> {
-        let open = &self.blocks[self.open..];
-        if let Some(length) = open.iter().position(|b| b.age == Age::Settled) {
+        let settled = |b: &&Arc<Block>| b.age == Age::Settled;
+        let first = self.open + self.blocks[self.open..].iter().take_while(settled).count();
+        let open = &self.blocks[first..];
+        if let Some(length) = open.iter().position(|b| settled(&b)) {
             // A big batch ended the run: it will not grow any more.
-            return (length > 0).then_some((self.open..self.open + length, Age::Settled));
+            return Some((first..first + length, Age::Settled));
         }
         let end = self.blocks.len();
         let young = open.iter().rev().take_while(|b| b.age == Age::Young);
@@ -42,7 +44,7 @@ impl Directory {
         }
         let all = self.blocks.last()?.range().end - open.first()?.first;
         if all >= CHUNK_ROWS {
-            Some((self.open..end, Age::Settled))
+            Some((first..end, Age::Settled))
         } else {
             Some((end - count..end, Age::Packed))
         }
