@@ -43,11 +43,7 @@ impl Directory {
             return None;
         }
         let all = self.blocks.last()?.range().end - open.first()?.first;
-        if all >= CHUNK_ROWS {
-            Some((first..end, Age::Settled))
-        } else {
-            Some((end - count..end, Age::Packed))
-        }
+        if all >= CHUNK_ROWS { Some((first..end, Age::Settled)) } else { Some((end - count..end, Age::Packed)) }
     }
 }
 
@@ -89,10 +85,7 @@ impl Blocks {
         let first = blocks[0].first;
         let columns: Result<Box<[Option<ArrayRef>]>> = (0..blocks[0].columns.len())
             .map(|column| {
-                let arrays: Option<Vec<&dyn Array>> = blocks
-                    .iter()
-                    .map(|b| b.columns[column].as_deref())
-                    .collect();
+                let arrays: Option<Vec<&dyn Array>> = blocks.iter().map(|b| b.columns[column].as_deref()).collect();
                 arrays.map(|arrays| copied(&arrays)).transpose()
             })
             .collect();
@@ -100,9 +93,7 @@ impl Blocks {
         for block in blocks {
             for run in &block.seqs {
                 let row = block.first - first + run.row;
-                let follows = seqs
-                    .last()
-                    .is_some_and(|last| last.seq.plus(u64::from(row - last.row)) == run.seq);
+                let follows = seqs.last().is_some_and(|last| last.seq.plus(u64::from(row - last.row)) == run.seq);
                 if !follows {
                     seqs.push(SeqRun { row, seq: run.seq });
                 }

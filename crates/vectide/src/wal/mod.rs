@@ -6,7 +6,7 @@
 //! `enqueue` calls is the order of the log, of seqs and of publication numbers; durability is a prefix of it.
 
 mod assemble;
-mod body;
+pub(crate) mod body;
 mod durable;
 pub(crate) mod fence;
 #[cfg(test)]
