@@ -86,6 +86,11 @@ pub(crate) trait Log: Send + Sync + Debug {
     fn stats(&self) -> LogStats;
 }
 
+/// The epochs whose logs a replay reads. Nobody writes as epoch 0: it is a new shard's replay point.
+fn earlier_epochs(from: LogPosition, current: Epoch) -> impl Iterator<Item = Epoch> {
+    (from.epoch.0.max(1)..current.0).map(Epoch)
+}
+
 /// An epoch's folder in the shard's `wal` folder.
 pub(crate) fn epoch_name(epoch: Epoch) -> String {
     format!("{:020}", epoch.0)
