@@ -36,6 +36,7 @@ pub(crate) async fn open(ground: Ground) -> Result<Arc<Shard>> {
     let fenced = fence_earlier_writers(&ground, &now).await?;
     let sources = open_segments(&ground, &now).await?;
     let shard = Arc::new(Shard::new(ground, manifest, &now, sources)?);
+    register(&shard);
     let index = replay(&shard, &now, fenced).await?;
     start(&shard, index)?;
     shard.recovery.lock().ms = shard.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
@@ -103,6 +104,7 @@ async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>) 
         make_room(shard, &batch).await?;
         apply(shard, batch)?;
     }
+    all_visible(shard).await?;
     let recovered = replay.finish()?;
     let ends = merged_ends(&now.closed, &recovered.ends);
     let changed = ends != now.closed;
@@ -127,7 +129,6 @@ async fn make_room(shard: &Arc<Shard>, batch: &ReplayBatch) -> Result<()> {
     };
     let head = if full { shard.sealed.lock().front().cloned() } else { None };
     if let Some(sealed) = head {
-        index_now(Arc::clone(shard)).await?;
         shard.flush(&sealed).await?;
         shard.sealed.lock().pop_front();
         shard.flush_progress.send_modify(|p| p.flushed_seq = sealed.end.0);
@@ -136,9 +137,24 @@ async fn make_room(shard: &Arc<Shard>, batch: &ReplayBatch) -> Result<()> {
     Ok(())
 }
 
-pub(crate) async fn index_now(shard: Arc<Shard>) -> Result<()> {
-    let work = move || while super::indexer::Indexed::index_step(&*shard) {};
-    tokio::task::spawn_blocking(work).await.map_err(|e| Error::internal("indexing during replay").with_source(e))
+/// Waits until everything that was applied is visible: it is durable, but the graphs must follow.
+pub(crate) async fn all_visible(shard: &Shard) -> Result<()> {
+    shard.ground.indexer.wake();
+    let next = shard.section.lock().next_publication;
+    let last = PubNo(next.0 - 1);
+    let nothing = shard.section.lock().is_empty();
+    if nothing {
+        return Ok(());
+    }
+    shard.watermark.wait(|progress| progress.visible >= last).await
+}
+
+/// Puts the shard into the care of the index workers and under the memory budget.
+pub(crate) fn register(shard: &Arc<Shard>) {
+    let indexed: Weak<dyn super::indexer::Indexed> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::indexer::Indexed>));
+    shard.ground.indexer.register(indexed);
+    let holder: Weak<dyn super::budget::Holder> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
+    shard.ground.budget.register(holder);
 }
 
 /// Publishes a batch out of the log.
@@ -171,6 +187,7 @@ pub(crate) fn apply(shard: &Arc<Shard>, batch: ReplayBatch) -> Result<()> {
     let memtable = Arc::clone(&section.active);
     drop(section);
     memtable.pack_if_due()?;
+    shard.ground.indexer.wake();
     let mut recovery = shard.recovery.lock();
     recovery.batches += 1;
     recovery.rows += batch.rows;
@@ -195,16 +212,12 @@ fn merged_ends(recorded: &[EpochEnd], found: &[EpochEnd]) -> Vec<EpochEnd> {
     ends
 }
 
-/// Starts the log, the index workers' care and the background task.
+/// Starts the log and the background task.
 fn start(shard: &Arc<Shard>, index: SeqIndex) -> Result<()> {
     let ground = &shard.ground;
     let listener: Arc<dyn LogListener> = Arc::clone(&shard.watermark) as Arc<dyn LogListener>;
     let log = start_log(ground, shard.epoch, index, listener)?;
     shard.log.set(log).map_err(|_| Error::internal("the log was started twice"))?;
-    let indexed: Weak<dyn super::indexer::Indexed> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::indexer::Indexed>));
-    ground.indexer.register(indexed);
-    let holder: Weak<dyn super::budget::Holder> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
-    ground.budget.register(holder);
     super::maintain::start(shard);
     Ok(())
 }

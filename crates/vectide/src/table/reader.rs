@@ -5,7 +5,7 @@
 //! older than `refresh_interval_ms`. When the writer has flushed, it starts over from the new manifest; snapshots taken
 //! before go on reading what they see. Invariant: it never sees a batch that the writer could still lose.
 
-use super::open::{apply, index_now, open_segments};
+use super::open::{all_visible, apply, open_segments, register};
 use super::shard::{Ground, Shard};
 use super::{Snapshot, verify};
 use crate::error::{Error, ErrorKind, Result};
@@ -244,6 +244,7 @@ async fn start_over(
         let dir = ground.paths.manifest_dir();
         let own = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
         let shard = Arc::new(Shard::new(ground.clone(), own, &newest, sources)?);
+        register(&shard);
         let mut tail = Tail::open(&ground.store, &ground.paths, Arc::clone(&ground.log_schema), &newest);
         match catch_up(&shard, &mut tail).await {
             Ok(()) => return Ok((Following { manifest: newest, tail }, shard)),
@@ -263,7 +264,7 @@ async fn catch_up(shard: &Arc<Shard>, tail: &mut Tail) -> Result<()> {
         any = true;
     }
     if any {
-        index_now(Arc::clone(shard)).await?;
+        all_visible(shard).await?;
     }
     Ok(())
 }
