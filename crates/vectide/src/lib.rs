@@ -73,6 +73,9 @@ pub mod stats;
 /// Tables.
 pub mod table;
 mod database;
+/// Decoders against any bytes.
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub mod fuzzing;
 
 pub use database::{Builder, IntoTableSchema, ReadOnly, TableInfo, Vectide};
 pub use error::{Error, ErrorKind, Result};

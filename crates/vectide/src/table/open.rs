@@ -33,14 +33,21 @@ pub(crate) async fn open(ground: Ground) -> Result<Arc<Shard>> {
         Error::corrupt(format!("table {}: the catalog names it, but it has no manifest", ground.name))
     })?;
     let now = manifest.raise_epoch().await?;
+    pass("open.epoch.after")?;
     let fenced = fence_earlier_writers(&ground, &now).await?;
+    pass("open.fences.after")?;
     let sources = open_segments(&ground, &now).await?;
+    pass("open.segments.after")?;
     let shard = Arc::new(Shard::new(ground, manifest, &now, sources)?);
     register(&shard);
     let index = replay(&shard, &now, fenced).await?;
     start(&shard, index)?;
     shard.recovery.lock().ms = shard.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
     Ok(shard)
+}
+
+fn pass(point: &'static str) -> Result<()> {
+    crate::failpoint::hit(point).map_err(|e| Error::io("opening", e))
 }
 
 /// The schemas of the table's log.
@@ -105,6 +112,7 @@ async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>) 
         apply(shard, batch)?;
     }
     all_visible(shard).await?;
+    pass("open.replay.after")?;
     let recovered = replay.finish()?;
     let ends = merged_ends(&now.closed, &recovered.ends);
     let changed = ends != now.closed;
@@ -112,6 +120,7 @@ async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>) 
     if changed {
         shard.manifest.commit(shard.epoch, |m| Ok(ShardManifest { closed: closed.clone(), ..m.clone() })).await?;
     }
+    pass("open.ends.after")?;
     let _ = shard.closed_epochs.set(ends);
     Ok(recovered.index)
 }

@@ -12,6 +12,8 @@ pub(crate) mod fence;
 #[cfg(test)]
 mod fixture;
 pub(crate) mod frame;
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub(crate) mod fuzz;
 pub(crate) mod index;
 pub(crate) mod local;
 pub(crate) mod object;
