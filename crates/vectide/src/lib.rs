@@ -1,13 +1,81 @@
-//! vectide
+//! An engine for vector tables that never stop being written to.
+//!
+//! A row is durable, visible and searchable the moment its write is acknowledged: while the log flushes, while a segment
+//! is written, with no index rebuild in between.
+//!
+//! ```
+//! use arrow::array::{FixedSizeListArray, Int64Array, RecordBatch, StringArray};
+//! use arrow::datatypes::Float32Type;
+//! use std::sync::Arc;
+//! use vectide::{Options, Vectide, arrow, keys, schema};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> vectide::Result<()> {
+//! let db = Vectide::open("memory://", Options::default()).await?; // or a path, or s3://bucket/prefix
+//! let table = db.create_table("docs", schema! { key id: Int64, name: Utf8, vector vec: [f32; 2] cosine }).await?;
+//!
+//! let vectors = [Some(vec![Some(1.0), Some(0.0)]), Some(vec![Some(0.0), Some(1.0)])];
+//! let batch = RecordBatch::try_from_iter([
+//!     ("id", Arc::new(Int64Array::from(vec![17, 42])) as _),
+//!     ("name", Arc::new(StringArray::from(vec!["east", "north"])) as _),
+//!     ("vec", Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(vectors, 2)) as _),
+//! ])?;
+//! let ack = table.upsert(batch).await?; // durable and visible from here on
+//! assert_eq!((ack.inserted, ack.updated), (2, 0));
+//!
+//! let hits = table.search(&[0.9, 0.1]).k(1).columns(["name"]).await?;
+//! assert_eq!(hits.column(0).as_ref(), &StringArray::from(vec!["east"]) as &dyn arrow::array::Array);
+//!
+//! table.delete(keys![17]).await?;
+//! assert_eq!(table.count().await?, 1);
+//! db.close().await
+//! # }
+//! ```
+//!
+//! Modules in the order of a row's path; each imports only those before it.
+
 pub use arrow;
-mod batch;
-mod ends;
-pub mod error;
+
+/// Numbers that name things.
 pub mod ids;
-mod keys;
-mod rows;
+/// What went wrong and what to do about it.
+pub mod error;
+/// Time.
+pub mod clock;
+/// Named places where tests stop, fail or kill.
+pub mod failpoint;
+mod runtime;
+mod sync;
+/// Settings.
+pub mod options;
+/// What rows look like.
 pub mod schema;
+mod keys;
+mod batch;
+/// Where bytes live.
 pub mod store;
+/// What a shard consists of.
+pub mod manifest;
+/// The log.
+pub mod wal;
+mod ends;
+mod rows;
+mod memtable;
+mod segment;
+mod flush;
+/// Reads.
+pub mod search;
+/// Figures.
+pub mod stats;
+/// Tables.
+pub mod table;
+mod database;
+
+pub use database::{Builder, IntoTableSchema, ReadOnly, TableInfo, Vectide};
 pub use error::{Error, ErrorKind, Result};
+pub use ids::Token;
 pub use keys::Keys;
+pub use options::{Durability, Options, WalOptions};
 pub use schema::{Metric, TableSchema};
+pub use stats::{DatabaseStats, Staleness, TableStats, VerifyReport};
+pub use table::{ReadTable, Snapshot, Table, WriteAck};

@@ -5,6 +5,19 @@
 //! the [`LogListener`] how far the log is durable. `table/open` reads it back through [`replay`]. Invariant: the order of
 //! `enqueue` calls is the order of the log, of seqs and of publication numbers; durability is a prefix of it.
 
+mod assemble;
+mod body;
+mod durable;
+pub(crate) mod frame;
+pub(crate) mod index;
+pub(crate) mod local;
+pub(crate) mod queue;
+mod read_local;
+pub(crate) mod replay;
+
+pub use crate::manifest::EpochEnd;
+pub use queue::LogStats;
+
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
 use async_trait::async_trait;
@@ -32,13 +45,26 @@ pub(crate) enum Admission {
 /// A shard's log in its writer's hands.
 #[async_trait]
 pub(crate) trait Log: Send + Sync + Debug {
-    /// Makes sure that `bytes` more can be appended without running out of disk space or queue, waiting while the queue
-    /// is full. `Unavailable` if the disk is full: nothing was written, a later call may succeed. `Fenced`, `Closed` or
-    /// the failure's kind once the log has failed.
-    async fn admit(&self, bytes: u64, admission: Admission) -> Result<()>;
+    /// Room for a batch of `rows` rows and `bytes` log bytes if there is some at once, else `None`: then [`Log::admit`].
+    fn try_admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<Option<queue::Permit>>;
 
-    /// Appends an admitted batch to the queue. O(parts), never blocks: called inside the publication section.
-    fn enqueue(&self, batch: Arc<frame::EncodedBatch>, first_seq: Seq, publication: PubNo);
+    /// Makes sure that a batch can be appended without running out of disk space or queue, waiting in line while the
+    /// queue is full. Dropping the permit gives the room back.
+    ///
+    /// # Errors
+    /// `Unavailable` if the disk is full: nothing was written, a later call may succeed. `Fenced`, `Closed` or the
+    /// failure's kind once the log has failed.
+    async fn admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<queue::Permit>;
+
+    /// Appends an admitted batch to the queue. O(1), never blocks: called inside the publication section. After the log
+    /// has failed or was closed it does nothing: the batch is never reported durable.
+    fn enqueue(
+        &self,
+        permit: queue::Permit,
+        batch: Arc<frame::EncodedBatch>,
+        first_seq: Seq,
+        publication: PubNo,
+    );
 
     /// A position at or before the first frame whose rows begin at `seq` or later: where a replay that skips everything
     /// below `seq` has to start. Exact enough that what lies before it may be trimmed.
@@ -54,13 +80,13 @@ pub(crate) trait Log: Send + Sync + Debug {
     fn stats(&self) -> queue::LogStats;
 }
 
-/// Where a writer's log ends: recorded in the manifest once it was closed cleanly or recovered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct EpochEnd {
-    /// Whose log.
-    pub epoch: Epoch,
-    /// First byte or object number behind its last whole batch.
-    pub at: u64,
-    /// The last seq that it made durable (or the last one before it, if it wrote nothing).
-    pub last_seq: Seq,
+
+/// An epoch's folder in the shard's `wal` folder.
+pub(crate) fn epoch_name(epoch: Epoch) -> String {
+    format!("{:020}", epoch.0)
+}
+
+/// The log file whose first byte stands at `start`, in its epoch's folder.
+pub(crate) fn log_file_name(start: u64) -> String {
+    format!("{start:020}.log")
 }

@@ -1,0 +1,26 @@
+//! Locks and threads behind a seam, so that loom can take their place (`--cfg vectide_loom`).
+//!
+//! The watermark and the end marks use it; everything else takes parking_lot directly.
+
+#[cfg(not(vectide_loom))]
+pub(crate) use parking_lot::Mutex;
+
+#[cfg(vectide_loom)]
+pub(crate) use modelled::Mutex;
+
+#[cfg(vectide_loom)]
+mod modelled {
+    /// loom's mutex with parking_lot's signature.
+    #[derive(Debug)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0.lock().expect("no holder panics")
+        }
+    }
+}
