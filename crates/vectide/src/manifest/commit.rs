@@ -262,4 +262,6 @@ impl<T: Document> Versioned<T> {
 }
 
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 mod tests;

@@ -27,6 +27,10 @@ mod uri;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 #[cfg(any(test, feature = "testing"))]
+pub mod fault;
+#[cfg(any(test, feature = "testing"))]
+pub mod fault_fs;
+#[cfg(any(test, feature = "testing"))]
 pub mod sim;
 
 pub use fs::DiskFs;

@@ -164,3 +164,6 @@ impl Store for RetryStore {
         StoreStats { retries: self.state.retries.load(Ordering::Relaxed), ..self.inner.stats() }
     }
 }
+
+#[cfg(test)]
+mod tests;

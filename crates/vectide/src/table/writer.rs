@@ -14,8 +14,7 @@ use crate::ids::{PubNo, Seq, ShardId, Token};
 use crate::keys::{KeyArray, Keys};
 use crate::memtable::Prepared;
 use crate::wal::frame::{EncodedBatch, FrameKind};
-use crate::wal::Admission;
-use crate::wal::queue::Permit;
+use crate::wal::{Admission, LogPermit};
 use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -160,7 +159,7 @@ impl Shard {
         ready: Ready,
         older: OlderRows,
         condition: Condition,
-        permit: Permit,
+        permit: LogPermit,
         ack: oneshot::Sender<Result<()>>,
     ) -> Result<Published> {
         let log = self.log()?;

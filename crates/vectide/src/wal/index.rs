@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 /// Log bytes between two entries of a local log's index.
 pub(crate) const LOCAL_GRAIN: u64 = 64 << 10;
+/// Objects between two entries of an object log's index.
+pub(crate) const OBJECT_GRAIN: u64 = 1;
 
 /// Seqs and log positions of one shard, over all epochs that are still in its log.
 #[derive(Clone, Debug)]

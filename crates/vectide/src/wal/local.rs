@@ -12,7 +12,7 @@ mod files;
 
 use super::frame::{EncodedBatch, LogSchema, Place};
 use super::index::SeqIndex;
-use super::queue::{LogStats, Permit, Queue, QueueLimits, Space, SpaceHold};
+use super::queue::{LogStats, LogPermit, Queue, QueueLimits, Space, SpaceHold};
 use super::{Admission, EpochEnd, Log, LogListener};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -109,7 +109,7 @@ struct Pending {
     publication: PubNo,
     since: Duration,
     /// Room in the queue, given back when the batch is durable.
-    _permit: Permit,
+    _permit: LogPermit,
 }
 
 struct SpaceRequest {
@@ -121,6 +121,7 @@ struct SpaceRequest {
 impl LocalLog {
     /// Opens `epoch`'s log below `wal_dir`. Creates nothing yet; starts the log's thread. `index` is what replay found,
     /// and names the seq that the first batch will have.
+    #[allow(clippy::too_many_arguments, reason = "each is a seam of its own; a builder would only rename them")]
     pub(crate) fn open(
         fs: Arc<dyn Fs>,
         wal_dir: PathBuf,
@@ -160,7 +161,7 @@ impl LocalLog {
     }
 
     /// Disk space for a permit: from what is preallocated, or else from the log's thread.
-    async fn add_space(&self, permit: Permit, admission: Admission) -> Result<Permit> {
+    async fn add_space(&self, permit: LogPermit, admission: Admission) -> Result<LogPermit> {
         let (bytes, reserve) = (permit.bytes(), self.reserve_for(admission));
         if let Some(space) = self.shared.space.take(bytes, reserve) {
             return Ok(permit.with_space(space));
@@ -203,17 +204,17 @@ impl LocalLog {
 
 #[async_trait]
 impl Log for LocalLog {
-    fn try_admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<Option<Permit>> {
+    fn try_admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<Option<LogPermit>> {
         let Some(permit) = self.shared.queue.try_reserve(rows, bytes)? else { return Ok(None) };
         Ok(self.shared.space.take(bytes, self.reserve_for(admission)).map(|space| permit.with_space(space)))
     }
 
-    async fn admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<Permit> {
+    async fn admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<LogPermit> {
         let permit = self.shared.queue.reserve(rows, bytes).await?;
         self.add_space(permit, admission).await
     }
 
-    fn enqueue(&self, mut permit: Permit, batch: Arc<EncodedBatch>, first_seq: Seq, publication: PubNo) {
+    fn enqueue(&self, mut permit: LogPermit, batch: Arc<EncodedBatch>, first_seq: Seq, publication: PubNo) {
         debug_assert!(batch.bytes() <= permit.bytes() && batch.rows() <= permit.rows(), "admitted for less");
         permit.spend_space();
         let since = self.shared.queue.now();

@@ -8,18 +8,24 @@
 mod assemble;
 mod body;
 mod durable;
+pub(crate) mod fence;
+#[cfg(test)]
+mod fixture;
 pub(crate) mod frame;
 pub(crate) mod index;
 pub(crate) mod local;
+pub(crate) mod object;
 pub(crate) mod queue;
 mod read_local;
+mod read_object;
 pub(crate) mod replay;
-
-pub use crate::manifest::EpochEnd;
-pub use queue::LogStats;
+pub(crate) mod tail;
 
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
+pub use crate::manifest::EpochEnd;
+pub(crate) use queue::LogPermit;
+pub use queue::LogStats;
 use async_trait::async_trait;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -46,7 +52,7 @@ pub(crate) enum Admission {
 #[async_trait]
 pub(crate) trait Log: Send + Sync + Debug {
     /// Room for a batch of `rows` rows and `bytes` log bytes if there is some at once, else `None`: then [`Log::admit`].
-    fn try_admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<Option<queue::Permit>>;
+    fn try_admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<Option<LogPermit>>;
 
     /// Makes sure that a batch can be appended without running out of disk space or queue, waiting in line while the
     /// queue is full. Dropping the permit gives the room back.
@@ -54,13 +60,13 @@ pub(crate) trait Log: Send + Sync + Debug {
     /// # Errors
     /// `Unavailable` if the disk is full: nothing was written, a later call may succeed. `Fenced`, `Closed` or the
     /// failure's kind once the log has failed.
-    async fn admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<queue::Permit>;
+    async fn admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<LogPermit>;
 
     /// Appends an admitted batch to the queue. O(1), never blocks: called inside the publication section. After the log
     /// has failed or was closed it does nothing: the batch is never reported durable.
     fn enqueue(
         &self,
-        permit: queue::Permit,
+        permit: LogPermit,
         batch: Arc<frame::EncodedBatch>,
         first_seq: Seq,
         publication: PubNo,
@@ -77,9 +83,8 @@ pub(crate) trait Log: Send + Sync + Debug {
     async fn close(&self) -> Result<EpochEnd>;
 
     /// Queue and throughput figures; costs a few atomic loads.
-    fn stats(&self) -> queue::LogStats;
+    fn stats(&self) -> LogStats;
 }
-
 
 /// An epoch's folder in the shard's `wal` folder.
 pub(crate) fn epoch_name(epoch: Epoch) -> String {

@@ -119,7 +119,7 @@ impl Queue {
     }
 
     /// Room for a batch, at once or not at all (`None`).
-    pub(crate) fn try_reserve(self: &Arc<Self>, rows: u64, bytes: u64) -> Result<Option<Permit>> {
+    pub(crate) fn try_reserve(self: &Arc<Self>, rows: u64, bytes: u64) -> Result<Option<LogPermit>> {
         self.check()?;
         let (byte_units, row_units) = self.units_of(rows, bytes);
         match self.byte_units.try_acquire_many(byte_units) {
@@ -141,7 +141,7 @@ impl Queue {
     ///
     /// # Errors
     /// Why the log stopped, if it did.
-    pub(crate) async fn reserve(self: &Arc<Self>, rows: u64, bytes: u64) -> Result<Permit> {
+    pub(crate) async fn reserve(self: &Arc<Self>, rows: u64, bytes: u64) -> Result<LogPermit> {
         if let Some(permit) = self.try_reserve(rows, bytes)? {
             return Ok(permit);
         }
@@ -160,8 +160,8 @@ impl Queue {
         (units(bytes.div_ceil(BYTE_UNIT)).min(self.total_byte_units), units(rows).min(self.total_row_units))
     }
 
-    fn permit(self: &Arc<Self>, rows: u64, bytes: u64, byte_units: u32, row_units: u32) -> Permit {
-        Permit { queue: Arc::clone(self), rows, bytes, byte_units, row_units, space: None }
+    fn permit(self: &Arc<Self>, rows: u64, bytes: u64, byte_units: u32, row_units: u32) -> LogPermit {
+        LogPermit { queue: Arc::clone(self), rows, bytes, byte_units, row_units, space: None }
     }
 
     /// The time by which ages are measured.
@@ -265,7 +265,7 @@ impl Queue {
 /// Room in the log for one batch: taken before publication, spent by `Log::enqueue`, given back when dropped unspent.
 #[must_use = "dropping a permit gives the room back"]
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub(crate) struct LogPermit {
     queue: Arc<Queue>,
     rows: u64,
     bytes: u64,
@@ -274,7 +274,7 @@ pub(crate) struct Permit {
     space: Option<SpaceHold>,
 }
 
-impl Permit {
+impl LogPermit {
     /// Adds reserved disk space to the room.
     pub(super) fn with_space(mut self, space: SpaceHold) -> Self {
         self.space = Some(space);
@@ -300,7 +300,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for LogPermit {
     fn drop(&mut self) {
         self.queue.byte_units.add_permits(self.byte_units as usize);
         self.queue.row_units.add_permits(self.row_units as usize);

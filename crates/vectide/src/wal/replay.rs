@@ -9,12 +9,14 @@ use super::assemble::Assembler;
 pub(crate) use super::assemble::ReplayBatch;
 use super::EpochEnd;
 use super::frame::LogSchema;
-use super::index::{LOCAL_GRAIN, SeqIndex};
+use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::read_local::LocalReader;
+use super::read_object::{ObjectReader, Slot};
 use crate::error::{Error, Result};
 use crate::failpoint::hit;
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
-use crate::store::LocalDir;
+use crate::store::paths::ShardPaths;
+use crate::store::{LocalDir, Store};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ const LUMP_BYTES: usize = 1 << 20;
 const LUMP_BATCHES: usize = 1024;
 /// Lumps read ahead of the caller.
 const LUMPS_AHEAD: usize = 2;
+/// Objects fetched ahead.
+const OBJECTS_AHEAD: usize = 8;
 
 /// What the manifest says about the log.
 #[derive(Clone, Debug)]
@@ -75,12 +79,30 @@ impl Replay {
         tokio::task::spawn_blocking(move || {
             let mut outlet = Outlet { send, lump: Vec::new(), bytes: 0 };
             let last = match replay_local(&dir, &wal_dir, &schema, &plan, &mut outlet) {
-                Ok(recovered) => outlet.flush().map(|()| Ok(Lump::End(recovered))),
-                Err(Stopped::By(error)) => outlet.flush().map(|()| Err(error)),
-                Err(Stopped::NoReader) => Err(Stopped::NoReader),
+                Ok(recovered) => Ok(Lump::End(recovered)),
+                Err(Stopped::By(error)) => Err(error),
+                Err(Stopped::NoReader) => return,
             };
-            if let Ok(last) = last {
+            if outlet.flush().is_ok() {
                 let _ = outlet.send.blocking_send(last);
+            }
+        });
+        Self { lumps, ready: VecDeque::new(), recovered: None, failed: None }
+    }
+
+    /// Replays an object log; fetches ahead in a task of its own. `plan.closed` has to name every epoch before the current
+    /// one, as [`super::fence::take_over`] returns it.
+    pub(crate) fn objects(store: Arc<dyn Store>, paths: ShardPaths, schema: Arc<LogSchema>, plan: ReplayPlan) -> Self {
+        let (send, lumps) = mpsc::channel(LUMPS_AHEAD);
+        tokio::spawn(async move {
+            let mut outlet = Outlet { send, lump: Vec::new(), bytes: 0 };
+            let last = match replay_objects(&store, &paths, &schema, &plan, &mut outlet).await {
+                Ok(recovered) => Ok(Lump::End(recovered)),
+                Err(Stopped::By(error)) => Err(error),
+                Err(Stopped::NoReader) => return,
+            };
+            if outlet.send_lump().await.is_ok() {
+                let _ = outlet.send.send(last).await;
             }
         });
         Self { lumps, ready: VecDeque::new(), recovered: None, failed: None }
@@ -139,19 +161,32 @@ struct Outlet {
 }
 
 impl Outlet {
-    fn put(&mut self, batch: ReplayBatch, bytes: usize) -> Result<(), Stopped> {
+    /// Takes a batch; `true` if a lump is full and has to be sent.
+    fn put(&mut self, batch: ReplayBatch, bytes: usize) -> bool {
         self.lump.push(batch);
         self.bytes += bytes;
-        if self.bytes >= LUMP_BYTES || self.lump.len() >= LUMP_BATCHES { self.flush() } else { Ok(()) }
+        self.bytes >= LUMP_BYTES || self.lump.len() >= LUMP_BATCHES
     }
 
-    fn flush(&mut self) -> Result<(), Stopped> {
+    fn take(&mut self) -> Option<Result<Lump>> {
         self.bytes = 0;
-        if self.lump.is_empty() {
-            return Ok(());
+        (!self.lump.is_empty()).then(|| Ok(Lump::Batches(std::mem::take(&mut self.lump))))
+    }
+
+    /// Sends what is there from a blocking thread.
+    fn flush(&mut self) -> Result<(), Stopped> {
+        match self.take() {
+            Some(lump) => self.send.blocking_send(lump).map_err(|_| Stopped::NoReader),
+            None => Ok(()),
         }
-        let lump = Lump::Batches(std::mem::take(&mut self.lump));
-        self.send.blocking_send(Ok(lump)).map_err(|_| Stopped::NoReader)
+    }
+
+    /// Sends what is there from a task.
+    async fn send_lump(&mut self) -> Result<(), Stopped> {
+        match self.take() {
+            Some(lump) => self.send.send(lump).await.map_err(|_| Stopped::NoReader),
+            None => Ok(()),
+        }
     }
 }
 
@@ -174,8 +209,10 @@ fn replay_local(
             let bytes = frame.body.len();
             let start = LogPosition { epoch, at: frame.header.at };
             let end = LogPosition { epoch, at: reader.position() };
-            if let Some(batch) = frames.push(frame, start, end)? {
-                outlet.put(batch, bytes)?;
+            if let Some(batch) = frames.push(frame, start, end)?
+                && outlet.put(batch, bytes)
+            {
+                outlet.flush()?;
             }
         }
         let cut = frames.drop_partial();
@@ -191,6 +228,53 @@ fn replay_local(
         readers.push(reader);
     }
     sync_recovered(dir, wal_dir, &readers)?;
+    let (last_seq, last_publication) = (frames.last_seq(), frames.last_publication());
+    Ok(Recovered { ends, last_seq, last_publication, index: frames.into_index() })
+}
+
+async fn replay_objects(
+    store: &Arc<dyn Store>,
+    paths: &ShardPaths,
+    schema: &Arc<LogSchema>,
+    plan: &ReplayPlan,
+    outlet: &mut Outlet,
+) -> Result<Recovered, Stopped> {
+    let mut frames = Assembler::new(Arc::clone(schema), plan.seq, SeqIndex::new(OBJECT_GRAIN, plan.seq, plan.from));
+    let mut ends = Vec::new();
+    for epoch in (plan.from.epoch.0..plan.current.0).map(Epoch) {
+        let at = if epoch == plan.from.epoch { plan.from.at } else { 0 };
+        let limit = plan.closed.iter().find(|end| end.epoch == epoch).map(|end| end.at);
+        let limit = limit.ok_or_else(|| Error::internal(format!("the log of epoch {epoch} was not fenced")))?;
+        let from = LogPosition { epoch, at };
+        let mut reader = ObjectReader::new(Arc::clone(store), paths.clone(), Arc::clone(schema), from);
+        while reader.position() < limit {
+            let slot = reader.position();
+            let object = match reader.next(OBJECTS_AHEAD, limit).await? {
+                Slot::Frames(object) => object,
+                // An earlier takeover's: the first fence is the end.
+                Slot::Fence => break,
+                Slot::Missing => {
+                    let path = reader.path(slot);
+                    let what = format!("log object {path} is missing: restore the table from a backup");
+                    return Err(Error::corrupt(what).into());
+                }
+            };
+            let last = object.len() - 1;
+            for (i, frame) in object.into_iter().enumerate() {
+                let bytes = frame.body.len();
+                // A batch before the object's last is restarted from the object: what precedes it is read over.
+                let end = LogPosition { epoch, at: if i == last { slot + 1 } else { slot } };
+                if let Some(batch) = frames.push(frame, LogPosition { epoch, at: slot }, end)?
+                    && outlet.put(batch, bytes)
+                {
+                    outlet.send_lump().await?;
+                }
+            }
+        }
+        // What lies before a fence may break off inside a batch: its writer was never told that it is durable.
+        let at = frames.drop_partial().map_or(reader.position(), |cut| cut.at);
+        ends.push(EpochEnd { epoch, at, last_seq: frames.last_seq() });
+    }
     let (last_seq, last_publication) = (frames.last_seq(), frames.last_publication());
     Ok(Recovered { ends, last_seq, last_publication, index: frames.into_index() })
 }
