@@ -98,7 +98,7 @@ impl Builder {
     pub async fn open(self) -> Result<Vectide> {
         self.options.validate()?;
         let store = self.opened_store(false).await?;
-        let lock = lock_directory(&store)?;
+        let lock = lock_directory(&store).await?;
         let catalog = Versioned::new(Arc::clone(&store), paths::CATALOG_DIR, crate::runtime::random_u64());
         if catalog.load_latest().await?.is_none() {
             match catalog.create(Catalog::empty()).await {
@@ -158,18 +158,30 @@ impl Builder {
     }
 }
 
+/// How long an open waits for this process's own earlier handle to let go of the lock.
+const OWN_LOCK_ATTEMPTS: u32 = 50;
+const OWN_LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// Takes the local directory's lock; the error names who holds it.
-fn lock_directory(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn LockGuard>>> {
+async fn lock_directory(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn LockGuard>>> {
     let Some(dir) = store.local() else { return Ok(None) };
     let path = dir.root.join(paths::LOCK);
     let pid = std::process::id().to_string();
-    match dir.fs.lock(&path, &pid).map_err(|e| Error::io(format_args!("locking {}", path.display()), e))? {
-        Ok(guard) => Ok(Some(Arc::from(guard))),
-        Err(holder) => Err(Error::conflict(format!(
-            "{} is open for writing in process {holder}: close that one, or open this one read-only",
-            dir.root.display()
-        ))),
+    for attempt in 0.. {
+        let taken = dir.fs.lock(&path, &pid).map_err(|e| Error::io(format_args!("locking {}", path.display()), e))?;
+        match taken {
+            Ok(guard) => return Ok(Some(Arc::from(guard))),
+            // This process's own earlier handle may still be on its way out, with a flush under way.
+            Err(holder) if holder == pid && attempt < OWN_LOCK_ATTEMPTS => tokio::time::sleep(OWN_LOCK_PAUSE).await,
+            Err(holder) => {
+                return Err(Error::conflict(format!(
+                    "{} is open for writing in process {holder}: close that one, or open this one read-only",
+                    dir.root.display()
+                )));
+            }
+        }
     }
+    Err(Error::internal("the lock was tried without end"))
 }
 
 /// What a table can be created from.

@@ -60,6 +60,9 @@ pub mod manifest;
 pub mod wal;
 mod ends;
 mod rows;
+#[cfg(test)]
+mod rows_conformance;
+mod vectors;
 mod memtable;
 mod segment;
 mod flush;

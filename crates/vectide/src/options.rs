@@ -68,7 +68,7 @@ pub struct Options {
     pub ef_search: usize,
     /// Largest batch, as encoded for the log, in bytes. Default 256 MiB.
     pub batch_bytes: u64,
-    /// Snapshots that may be held at once, over all tables. Default 10,000.
+    /// Snapshots that may be held at once, per table; reading one that is over the limit gives `Unavailable`. Default 10,000.
     pub snapshots: usize,
     /// How often a read-only handle looks for news at most, in milliseconds. Default 50.
     pub refresh_interval_ms: u64,

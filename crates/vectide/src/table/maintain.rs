@@ -13,31 +13,35 @@ use crate::manifest::{SegmentMeta, ShardManifest};
 use crate::rows::RowSource;
 use crate::search::snapshot::Tier;
 use crate::segment::Segment;
-use crate::stats::HealthStatus;
 use crate::store::paths::segment_id;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::{Notify, watch};
 
 /// First and longest pause between attempts of a flush that fails.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 /// How often the age of the active memtable is looked at.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Runs until the shard closes.
-pub(crate) async fn run(shard: Arc<Shard>) {
-    let mut closing = shard.closing.subscribe();
+/// Runs until the shard closes or is dropped. Holds the shard only while it has work, so that dropping the last handle
+/// gives the directory back at once.
+pub(crate) async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver<bool>) {
     let mut pause = RETRY_PAUSE.0;
     loop {
-        let head = shard.sealed.lock().front().cloned();
+        let Some(held) = shard.upgrade() else { return };
+        let head = held.sealed.lock().front().cloned();
         let Some(sealed) = head else {
+            held.seal_if_old();
+            drop(held);
             tokio::select! {
-                () = shard.flush_wake.notified() => {}
-                () = tokio::time::sleep(TICK) => shard.seal_if_old(),
+                () = wake.notified() => {}
+                () = tokio::time::sleep(TICK) => {}
                 _ = closing.wait_for(|closing| *closing) => return,
             }
             continue;
         };
+        let shard = held;
         let flushed = tokio::select! {
             flushed = shard.flush(&sealed) => flushed,
             _ = closing.wait_for(|closing| *closing) => return,
@@ -46,7 +50,7 @@ pub(crate) async fn run(shard: Arc<Shard>) {
             Ok(()) => {
                 pause = RETRY_PAUSE.0;
                 shard.sealed.lock().pop_front();
-                shard.set_health(None);
+                shard.set_trouble(None);
                 shard.flush_progress.send_modify(|p| {
                     p.flushed_seq = sealed.end.0;
                     p.error = None;
@@ -150,10 +154,9 @@ impl Shard {
         tracing::warn!(table = %self.ground.name, ?error, ?pause, "a flush failed; it is tried again");
         self.flush_stats.lock().failed += 1;
         if error.kind() == ErrorKind::Fenced {
-            crate::wal::LogListener::failed(self, error.clone());
+            self.watermark.fail(error);
         } else {
-            let reason = format!("flushing fails and is being retried: {error}");
-            self.set_health(Some((HealthStatus::Degraded, reason)));
+            self.set_trouble(Some(format!("flushing fails and is being retried: {error}")));
         }
         self.flush_progress.send_modify(|p| {
             p.failures += 1;

@@ -144,16 +144,13 @@ impl Table {
         Ok(self.shard.watermark.cut().live)
     }
 
-    /// Pins what is visible now, for reads that must agree with one another.
-    ///
-    /// # Errors
-    /// `Unavailable` if [`Options::snapshots`](crate::Options) are held already.
-    pub fn snapshot(&self) -> Result<Snapshot> {
-        let limit = self.shard.ground.options.snapshots as u64;
-        let held = Held::take(&self.shard.searches, limit)?;
+    /// Pins what is visible now, for reads that must agree with one another. If [`Options::snapshots`](crate::Options)
+    /// are held already, reading this one gives `Unavailable`.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
         let reader = self.reader();
         let token = self.shard.token_at(reader.pinned.cut.seq);
-        Ok(Snapshot { reader, token: Some(token), _held: Arc::new(held) })
+        Snapshot { token: Some(token), ..Snapshot::of_reader(reader, self.shard.ground.options.snapshots as u64) }
     }
 
     /// Writes everything published so far into segments and waits for it. Reads and writes go on meanwhile. Not needed
@@ -210,14 +207,19 @@ impl Table {
 pub struct Snapshot {
     reader: Reader,
     token: Option<Token>,
-    _held: Arc<Held>,
+    /// Its place in the count of held snapshots, or why it got none.
+    held: Result<Arc<Held>>,
 }
 
 impl Snapshot {
     /// A snapshot over a reader of another process's table.
-    pub(crate) fn of_reader(reader: Reader, limit: u64) -> Result<Self> {
-        let held = Held::take(&reader.counters, limit)?;
-        Ok(Self { reader, token: None, _held: Arc::new(held) })
+    pub(crate) fn of_reader(reader: Reader, limit: u64) -> Self {
+        let held = Held::take(&reader.counters, limit).map(Arc::new);
+        Self { reader, token: None, held }
+    }
+
+    fn readable(&self) -> Result<&Reader> {
+        self.held.as_ref().map(|_| &self.reader).map_err(Clone::clone)
     }
 
     /// Names the newest write that the snapshot sees, for [`Table::upsert_if`]. `None` in a read-only handle.
@@ -241,7 +243,7 @@ impl Snapshot {
     /// # Errors
     /// As [`Table::get`].
     pub async fn get(&self, keys: impl Into<Keys>) -> Result<RecordBatch> {
-        self.reader.get_all(&keys.into())
+        self.readable()?.get_all(&keys.into())
     }
 
     /// As [`Table::scan`].
@@ -254,14 +256,14 @@ impl Snapshot {
     /// # Errors
     /// As [`Table::count`].
     pub async fn count(&self) -> Result<u64> {
-        Ok(self.reader.pinned.cut.live)
+        Ok(self.readable()?.pinned.cut.live)
     }
 
     fn pin(&self) -> Pin_ {
-        let reader = self.reader.clone();
+        let reader = self.readable().cloned();
         Arc::new(move || {
             let reader = reader.clone();
-            Box::pin(async move { Ok(reader) })
+            Box::pin(async move { reader })
         })
     }
 }

@@ -198,14 +198,15 @@ fn merged_ends(recorded: &[EpochEnd], found: &[EpochEnd]) -> Vec<EpochEnd> {
 /// Starts the log, the index workers' care and the background task.
 fn start(shard: &Arc<Shard>, index: SeqIndex) -> Result<()> {
     let ground = &shard.ground;
-    let listener: Arc<dyn LogListener> = Arc::new(Listener(Arc::downgrade(shard)));
+    let listener: Arc<dyn LogListener> = Arc::clone(&shard.watermark) as Arc<dyn LogListener>;
     let log = start_log(ground, shard.epoch, index, listener)?;
     shard.log.set(log).map_err(|_| Error::internal("the log was started twice"))?;
     let indexed: Weak<dyn super::indexer::Indexed> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::indexer::Indexed>));
     ground.indexer.register(indexed);
     let holder: Weak<dyn super::budget::Holder> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
     ground.budget.register(holder);
-    tokio::spawn(super::maintain::run(Arc::clone(shard)));
+    let (wake, closing) = (Arc::clone(&shard.flush_wake), shard.closing.subscribe());
+    tokio::spawn(super::maintain::run(Arc::downgrade(shard), wake, closing));
     Ok(())
 }
 
@@ -227,24 +228,6 @@ fn start_log(
             let store = Arc::clone(&ground.store);
             let log = crate::wal::object::ObjectLog::open(store, ground.paths.clone(), epoch, schema, index, options.into(), clock, listener)?;
             Ok(Arc::new(log))
-        }
-    }
-}
-
-/// The shard as the log sees it: without keeping it alive.
-#[derive(Debug)]
-struct Listener(Weak<Shard>);
-
-impl LogListener for Listener {
-    fn durable(&self, upto: PubNo) {
-        if let Some(shard) = self.0.upgrade() {
-            LogListener::durable(&*shard, upto);
-        }
-    }
-
-    fn failed(&self, error: Error) {
-        if let Some(shard) = self.0.upgrade() {
-            LogListener::failed(&*shard, error);
         }
     }
 }

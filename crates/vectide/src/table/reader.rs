@@ -131,10 +131,10 @@ impl ReadTable {
     /// As [`Table::snapshot`](super::Table::snapshot), after looking for news.
     ///
     /// # Errors
-    /// From looking for news; `Unavailable` if too many snapshots are held.
+    /// From looking for news.
     pub async fn snapshot(&self) -> Result<Snapshot> {
         self.inner.refresh(false).await?;
-        Snapshot::of_reader(self.inner.current().reader(), self.inner.ground.options.snapshots as u64)
+        Ok(Snapshot::of_reader(self.inner.current().reader(), self.inner.ground.options.snapshots as u64))
     }
 
     /// As [`Table::stats`](super::Table::stats), for this handle.

@@ -20,7 +20,7 @@ use crate::search::snapshot::{Pinned, Source, Tier, View};
 use crate::stats::{FlushStats, Health, HealthStatus, RecoveryStats};
 use crate::store::Store;
 use crate::store::paths::ShardPaths;
-use crate::wal::{Log, LogListener};
+use crate::wal::Log;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,17 +113,19 @@ pub(crate) struct Shard {
     view: RwLock<Arc<View>>,
     in_memory: RwLock<Vec<InMemory>>,
     pub(crate) sealed: Mutex<VecDeque<Arc<Sealed>>>,
-    pub(crate) watermark: Watermark,
+    /// Shared with the log, which tells it how far things are durable without keeping the shard alive.
+    pub(crate) watermark: Arc<Watermark>,
     pub(crate) log: OnceLock<Arc<dyn Log>>,
     pub(crate) next_segment: AtomicU64,
-    pub(crate) flush_wake: Notify,
+    pub(crate) flush_wake: Arc<Notify>,
     pub(crate) flush_progress: watch::Sender<FlushProgress>,
     pub(crate) flush_stats: Mutex<FlushStats>,
     pub(crate) closing: watch::Sender<bool>,
     pub(crate) counters: Counters,
     pub(crate) searches: Arc<crate::search::Counters>,
     pub(crate) recovery: Mutex<RecoveryStats>,
-    health: Mutex<Option<(HealthStatus, String, Duration)>>,
+    /// What is failing and being retried, and since when.
+    trouble: Mutex<Option<(String, Duration)>>,
 }
 
 impl Shard {
@@ -133,7 +135,9 @@ impl Shard {
         let live = sources.iter().map(|s| s.ends.count_live(0..s.rows().rows(), PubNo(u64::MAX))).sum();
         let cut = crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
         let durable_first = ground.options.durability == crate::options::Durability::Durable;
-        let watermark = Watermark::new(cut, durable_first, ground.options.tail_rows);
+        // Without vectors there is no graph to wait for.
+        let tail_rows = if ground.schema.vectors().is_empty() { u32::MAX } else { ground.options.tail_rows };
+        let watermark = Watermark::new(cut, durable_first, tail_rows);
         let ends = Arc::new(Ends::default());
         let active = Arc::new(Memtable::new(ground.schema.clone(), Arc::clone(&ends), now.next_row)?);
         let source = Source::new(now.next_row, Arc::clone(&ends), Tier::Memtable(Arc::clone(&active)));
@@ -163,16 +167,16 @@ impl Shard {
             view: RwLock::new(Arc::new(View { sources })),
             in_memory: RwLock::new(in_memory),
             sealed: Mutex::new(VecDeque::new()),
-            watermark,
+            watermark: Arc::new(watermark),
             log: OnceLock::new(),
-            flush_wake: Notify::new(),
+            flush_wake: Arc::default(),
             flush_progress: watch::Sender::new(progress),
             flush_stats: Mutex::new(FlushStats::default()),
             closing: watch::Sender::new(false),
             counters: Counters::default(),
             searches: Arc::default(),
             recovery: Mutex::new(RecoveryStats::default()),
-            health: Mutex::new(None),
+            trouble: Mutex::new(None),
         })
     }
 
@@ -262,24 +266,27 @@ impl Shard {
     }
 
     /// Says that something fails, or with `None` that it works again.
-    pub(crate) fn set_health(&self, trouble: Option<(HealthStatus, String)>) {
-        let mut health = self.health.lock();
-        *health = match (health.take(), trouble) {
-            (Some((HealthStatus::Failed, reason, since)), _) => Some((HealthStatus::Failed, reason, since)),
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        let mut known = self.trouble.lock();
+        *known = match (known.take(), trouble) {
             (_, None) => None,
             // The first failure's time is what "since when" means.
-            (Some((_, _, since)), Some((status, reason))) => Some((status, reason, since)),
-            (None, Some((status, reason))) => Some((status, reason, self.ground.clock.now())),
+            (Some((_, since)), Some(reason)) => Some((reason, since)),
+            (None, Some(reason)) => Some((reason, self.ground.clock.now())),
         };
     }
 
     /// Whether everything works.
     pub(crate) fn health(&self) -> Health {
-        match &*self.health.lock() {
+        if let Some(error) = self.watermark.failed() {
+            let reason = format!("the writer has stopped and must be opened anew: {error}");
+            return Health { status: HealthStatus::Failed, reason: Some(reason), for_ms: None };
+        }
+        match &*self.trouble.lock() {
             None => Health::default(),
-            Some((status, reason, since)) => {
+            Some((reason, since)) => {
                 let for_ms = self.ground.clock.now().saturating_sub(*since).as_millis();
-                Health { status: *status, reason: Some(reason.clone()), for_ms: u64::try_from(for_ms).ok() }
+                Health { status: HealthStatus::Degraded, reason: Some(reason.clone()), for_ms: u64::try_from(for_ms).ok() }
             }
         }
     }
@@ -319,15 +326,3 @@ impl Indexed for Shard {
     }
 }
 
-impl LogListener for Shard {
-    fn durable(&self, upto: PubNo) {
-        self.watermark.set_durable(upto);
-    }
-
-    fn failed(&self, error: Error) {
-        tracing::error!(table = %self.ground.name, ?error, "the log failed; the writer must be opened anew");
-        self.set_health(Some((HealthStatus::Failed, error.message().to_owned())));
-        self.section.lock().closed.get_or_insert_with(|| error.clone());
-        self.watermark.fail(&error);
-    }
-}

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::ids::{PubNo, RowId, Seq};
 use crate::search::snapshot::Cut;
 use crate::sync::Mutex;
+use crate::wal::LogListener;
 use std::collections::VecDeque;
 use tokio::sync::{oneshot, watch};
 
@@ -147,6 +148,11 @@ impl Watermark {
         answer(acks);
     }
 
+    /// Why the log stopped, once it has.
+    pub(crate) fn failed(&self) -> Option<Error> {
+        self.state.lock().failed.clone()
+    }
+
     fn advance(&self, state: &mut State) -> Vec<(oneshot::Sender<Result<()>>, Result<()>)> {
         let mut acks = Vec::new();
         let before = state.cut.at;
@@ -192,6 +198,17 @@ impl Watermark {
             return Ok(());
         }
         Err(found.failed.clone().expect("one of the two held"))
+    }
+}
+
+impl LogListener for Watermark {
+    fn durable(&self, upto: PubNo) {
+        self.set_durable(upto);
+    }
+
+    fn failed(&self, error: Error) {
+        tracing::error!(?error, "the log failed; the writer must be opened anew");
+        self.fail(&error);
     }
 }
 

@@ -109,7 +109,8 @@ impl Shard {
     }
 
     async fn publish(self: &Arc<Self>, ready: Ready, condition: Condition, admission: Admission) -> Result<Published> {
-        if let Some(error) = self.section.lock().closed.clone() {
+        let stopped = self.section.lock().closed.clone().or_else(|| self.watermark.failed());
+        if let Some(error) = stopped {
             return Err(error);
         }
         let admitted = self.admit(ready.bytes, admission == Admission::Delete).await?;

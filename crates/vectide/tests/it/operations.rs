@@ -143,8 +143,9 @@ async fn a_hundred_thousand_rows_in_one_batch_are_taken_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_many_snapshots_are_refused_and_dropping_one_makes_room() {
     let (_db, table) = table_with(Options { snapshots: 3, ..Options::default() }).await;
-    let mut held: Vec<_> = (0..3).map(|_| table.snapshot().expect("room")).collect();
-    assert_eq!(table.snapshot().expect_err("full").kind(), ErrorKind::Unavailable);
+    let mut held: Vec<_> = (0..3).map(|_| table.snapshot()).collect();
+    assert_eq!(table.snapshot().count().await.expect_err("full").kind(), ErrorKind::Unavailable);
     held.pop();
-    table.snapshot().expect("room again");
+    assert_eq!(table.snapshot().count().await.expect("room again"), 0);
+    assert_eq!(held[0].count().await.expect("held from before"), 0);
 }

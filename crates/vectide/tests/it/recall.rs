@@ -27,7 +27,7 @@ async fn create(dim: i32, metric: Metric, options: Options) -> (Vectide, Table) 
 }
 
 async fn recall(table: &Table, queries: &[Vec<f32>], k: usize, ef: usize) -> f64 {
-    let snapshot = table.snapshot().expect("pins");
+    let snapshot = table.snapshot();
     let found = snapshot.search_batch(queries).k(k).ef_search(ef).await.expect("searches");
     let truth = snapshot.search_batch(queries).k(k).exact(true).await.expect("scans");
     let hit: usize = found.iter().zip(&truth).map(|(f, t)| ids(t).iter().filter(|id| ids(f).contains(id)).count()).sum();
