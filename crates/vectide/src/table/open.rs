@@ -205,8 +205,7 @@ fn start(shard: &Arc<Shard>, index: SeqIndex) -> Result<()> {
     ground.indexer.register(indexed);
     let holder: Weak<dyn super::budget::Holder> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
     ground.budget.register(holder);
-    let (wake, closing) = (Arc::clone(&shard.flush_wake), shard.closing.subscribe());
-    tokio::spawn(super::maintain::run(Arc::downgrade(shard), wake, closing));
+    super::maintain::start(shard);
     Ok(())
 }
 
