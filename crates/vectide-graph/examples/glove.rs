@@ -5,7 +5,7 @@
 //! is `glove`, `glove-l2`, `generated` or `generated-1024` (all by default), or
 //! `file:PATH` of raw little-endian f16 rows with `:DIM` behind it.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/graph/common.rs"]
 mod common;
 
 use common::Rows;

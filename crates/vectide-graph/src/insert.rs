@@ -20,10 +20,13 @@ use crate::params::mix;
 use crate::progress::Progress;
 use crate::query::prepare_row;
 use crate::scratch::{Scratch, Work};
-use crate::search::{descend, sealed::View, traverse};
+use crate::search::{descend, measure_one, sealed::View, traverse};
 use crate::space::{Exact, Space};
 use crate::sync::Ordering;
 use crate::vectors::Vectors;
+
+/// Steps along the tree after which any free slot will do.
+const LONG_WALK: u64 = 256;
 
 impl Graph {
     /// Inserts row `id`; it can be found when this returns. Returns whether a
@@ -158,7 +161,7 @@ impl Graph {
         let mut parent = None;
         for &key in &chosen {
             let row = self.lock_row(0, key.id());
-            if parent.is_none() && !row.can_pin() {
+            if parent.is_none() && !row.can_pin(false) {
                 work.deferred.push(key);
                 continue;
             }
@@ -172,7 +175,10 @@ impl Graph {
             }
         }
         work.chosen[0] = chosen;
-        let parent = parent.unwrap_or_else(|| self.attach(space, query, id, entry, work));
+        let parent = match parent {
+            Some(parent) => parent,
+            None => self.attach(space, query, id, entry, work),
+        };
         link_pinned(
             &self.lock_row(0, id),
             Link {
@@ -208,38 +214,33 @@ impl Graph {
         let mut nearest = None;
         for &key in candidates {
             nearest = nearest.or(Some(key.id()));
-            if self.try_attach(id, key) {
+            if self.try_attach(id, key, false) {
                 return key;
             }
         }
-        let mut at = nearest.unwrap_or(entry);
+        let (mut at, mut came_from) = (nearest.unwrap_or(entry), id);
         for step in 0u64.. {
-            let distance = space
-                .row(at)
-                .map_or(f32::MAX, |row| space.distance(query, row));
-            let key = Key::new(distance, at);
-            if self.try_attach(id, key) {
+            let key = Key::new(measure_one(space, query, at), at);
+            if self.try_attach(id, key, step >= LONG_WALK) {
                 return key;
             }
+            // Never back the way it came: on a tree, that ends at a leaf.
             let row = self.lock_row(0, at);
             let onward: Vec<u32> = row
                 .links()
-                .filter(|l| l.pinned && l.id != id)
-                .map(|l| l.id)
+                .filter(|link| link.pinned && link.id != id && link.id != came_from)
+                .map(|link| link.id)
                 .collect();
             let turn = mix(u64::from(id) << 32 ^ step) as usize;
-            at = onward
-                .get(turn % onward.len().max(1))
-                .copied()
-                .unwrap_or(entry);
+            (came_from, at) = (at, onward[turn % onward.len()]);
         }
-        unreachable!("a walk over a finite tree meets a leaf")
+        unreachable!("a walk over a finite tree that never turns back meets a leaf")
     }
 
-    /// Pins `id` in the row of `parent` if it has room for a pin.
-    fn try_attach(&self, id: u32, parent: Key) -> bool {
+    /// Pins `id` in the row of `parent` if that has room.
+    fn try_attach(&self, id: u32, parent: Key, urgent: bool) -> bool {
         let row = self.lock_row(0, parent.id());
-        let room = row.can_pin();
+        let room = row.can_pin(urgent);
         if room {
             link_pinned(
                 &row,

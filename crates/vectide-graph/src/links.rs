@@ -108,11 +108,6 @@ impl LinkSegment {
         (level <= self.levels.get(node)).then(|| self.upper.ids(self.levels.row(node, level)))
     }
 
-    /// All upper rows' slots, node by node, level by level.
-    pub(crate) fn upper_slots(&self) -> &[AtomicU32] {
-        self.upper.ids.slots()
-    }
-
     /// A node's row on a level, for writing, once its lock is free. The node's
     /// level must reach that high.
     pub(crate) fn lock(&self, level: u8, node: usize) -> RowWriter<'_> {
@@ -126,7 +121,7 @@ impl LinkSegment {
             ids: rows.ids(row),
             distances: &rows.distances[row * rows.stride..][..rows.stride],
             pins,
-            pin_limit: self.m,
+            pin_limit: self.m.max(3),
             signed: self.signed,
             _guard: NodeGuard::take(&self.locks[node / 32], 1 << (node % 32)),
         }
@@ -220,14 +215,21 @@ impl RowWriter<'_> {
     }
 
     /// Whether the row takes another pinned link. Half of its slots may be
-    /// pinned, so that the other half is left to be chosen for quality.
-    pub(crate) fn can_pin(&self) -> bool {
+    /// pinned, so that the other half is left to be chosen for quality, but at
+    /// least three, or the tree would be a path. When it is urgent, all but one,
+    /// which the node's own parent may still need.
+    pub(crate) fn can_pin(&self, urgent: bool) -> bool {
         let pinned: u32 = self
             .pins
             .iter()
             .map(|w| w.load(Ordering::Relaxed).count_ones())
             .sum();
-        (pinned as usize) < self.pin_limit && !self.pins.is_empty()
+        let limit = if urgent {
+            self.capacity() - 1
+        } else {
+            self.pin_limit
+        };
+        (pinned as usize) < limit
     }
 
     /// Adds a link; there must be room.

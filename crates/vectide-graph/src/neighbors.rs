@@ -34,12 +34,18 @@ pub(crate) fn select<S: Space>(space: &S, candidates: &[Key], most: usize, chose
 #[inline(always)]
 fn dominated<S: Space>(space: &S, row: S::Row, distance: f32, chosen: &[S::Row]) -> bool {
     let (fours, rest) = chosen.as_chunks::<4>();
-    fours
-        .iter()
-        .any(|four| space.between_four(row, *four).iter().any(|d| *d < distance))
-        || rest
-            .iter()
-            .any(|other| space.between(row, *other) < distance)
+    for four in fours {
+        let [a, b, c, d] = space.between_four(row, *four);
+        if a.min(b).min(c.min(d)) < distance {
+            return true;
+        }
+    }
+    for other in rest {
+        if space.between(row, *other) < distance {
+            return true;
+        }
+    }
+    false
 }
 
 /// Buffers of [`link_back`].

@@ -191,3 +191,49 @@ fn reattach<S: Space>(
     };
     link_pinned(&graph.lock_row(0, id), link);
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::params::{Metric, Params, mix};
+    use crate::vectors::{VectorBlock, VectorTable};
+
+    #[test]
+    fn nodes_that_lost_every_link_to_them_are_linked_in_again() {
+        let dim = 6;
+        let values: Vec<f32> = (0..600 * dim as u64)
+            .map(|i| (mix(i) >> 40) as f32)
+            .collect();
+        let table = VectorTable::new(dim, Metric::L2).expect("a dimension");
+        let block = VectorBlock::copied(values, dim, Metric::L2, None).expect("whole rows");
+        table.append(block).expect("room");
+        let graph = Graph::new(Params {
+            m: 4,
+            ..Params::new(dim, Metric::L2)
+        })
+        .expect("valid");
+        let mut scratch = Scratch::new();
+        for id in 0..600 {
+            graph.insert(&table, id, &mut scratch).expect("a row");
+        }
+        assert_eq!(graph.unreachable(), []);
+
+        // Cut the rows 100 to 199 off, pinned or not, as a merge would that takes
+        // the nodes around them away; among themselves they stay linked.
+        let entry = graph.entry().expect("nodes");
+        let cut = |id: u32| (100..200).contains(&id) && id != entry;
+        for id in (0..600).filter(|&id| !cut(id)) {
+            let row = graph.lock_row(0, id);
+            let keep: Vec<bool> = row.links().map(|link| !cut(link.id)).collect();
+            row.retain(&keep);
+        }
+        let lost = graph.unreachable();
+        assert!(lost.len() >= 99, "{}", lost.len());
+
+        let report = graph.repair(&table, &mut scratch);
+        assert_eq!((report.nodes, report.unreachable), (600, lost.len() as u32));
+        assert!(report.linked >= 1 && report.linked <= report.unreachable);
+        assert_eq!(graph.unreachable(), []);
+        assert_eq!(graph.repair(&table, &mut scratch).unreachable, 0);
+    }
+}

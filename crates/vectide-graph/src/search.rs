@@ -148,10 +148,7 @@ pub(crate) fn descend<G: sealed::View, S: Space>(
 ) -> Key {
     // An entry point without a vector can only come from a damaged graph; its
     // links still lead on.
-    let distance = space
-        .row(entry)
-        .map_or(f32::MAX, |row| space.distance(query, row));
-    let mut best = Key::new(distance, entry);
+    let mut best = Key::new(measure_one(space, query, entry), entry);
     for level in (level + 1..=graph.level(entry)).rev() {
         loop {
             let from = best;
@@ -233,6 +230,15 @@ const BATCH: usize = 32;
 /// Rows asked for before they are compared.
 const AHEAD: usize = 4;
 
+/// How far one node is; a node without a vector is as far as can be.
+#[inline(always)]
+pub(crate) fn measure_one<S: Space>(space: &S, query: &S::Query, id: u32) -> f32 {
+    match space.row(id) {
+        Some(row) => space.distance(query, row),
+        None => f32::MAX,
+    }
+}
+
 /// Measures how far `ids` are from `query`, four at a time, the next rows on
 /// their way meanwhile. Ids without a vector are passed over.
 #[inline(always)]
@@ -256,29 +262,21 @@ pub(crate) fn measure<S: Space>(
                 count += 1;
             }
         }
-        let (rows, found) = (&rows[..count], &found[..count]);
-        for (four, ids) in rows
-            .chunks(4)
-            .zip(found.chunks(4))
-            .enumerate()
-            .map(|(n, pair)| {
-                for row in rows.iter().skip(4 * n + AHEAD).take(4) {
-                    space.prefetch(*row);
-                }
-                pair
-            })
-        {
-            if let (Ok(four), Ok(ids)) = (<[S::Row; 4]>::try_from(four), <[u32; 4]>::try_from(ids))
-            {
-                let distances = space.distance_four(query, four);
-                for (id, distance) in ids.into_iter().zip(distances) {
-                    each(id, distance);
-                }
-            } else {
-                for (row, id) in four.iter().zip(ids) {
-                    each(*id, space.distance(query, *row));
-                }
+        let mut at = 0;
+        while at + 4 <= count {
+            for row in &rows[(at + AHEAD).min(count)..(at + AHEAD + 4).min(count)] {
+                space.prefetch(*row);
             }
+            let four = [rows[at], rows[at + 1], rows[at + 2], rows[at + 3]];
+            let distances = space.distance_four(query, four);
+            for (lane, distance) in distances.into_iter().enumerate() {
+                each(found[at + lane], distance);
+            }
+            at += 4;
+        }
+        while at < count {
+            each(found[at], space.distance(query, rows[at]));
+            at += 1;
         }
     }
 }

@@ -7,7 +7,7 @@
 mod real {
     pub(crate) use parking_lot::Mutex;
     pub(crate) use std::sync::atomic::{
-        AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence,
+        AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence,
     };
 
     /// Waits a moment for another thread to leave its critical section;
@@ -26,7 +26,7 @@ mod real {
 #[cfg(loom)]
 mod model {
     pub(crate) use loom::sync::atomic::{
-        AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence,
+        AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence,
     };
 
     /// loom's mutex with parking_lot's signature.

@@ -10,7 +10,7 @@ mod sealed {
 
 /// A number that vectors consist of, `f32` or [`half::f16`].
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
-    /// The value, widened; exact.
+    /// The value, widened; exact for finite ones.
     fn to_f32(self) -> f32;
 
     #[doc(hidden)]
@@ -50,7 +50,7 @@ impl Element for f32 {
 impl Element for half::f16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
-        half::f16::to_f32(self)
+        super::scalar::widen(self)
     }
 
     #[inline(always)]

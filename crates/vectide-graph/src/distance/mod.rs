@@ -93,7 +93,8 @@ impl Isa {
 
 /// Work that is compiled once per instruction level. `run` and what it calls on
 /// the hot path must be `#[inline(always)]`: that is how they come to be compiled
-/// for the level.
+/// for the level. Closures and iterator adapters are not, so none of them calls
+/// into a kernel: it is loops there.
 pub(crate) trait Task {
     type Output;
     fn run<K: Kernel>(self, kernel: K) -> Self::Output;
@@ -148,42 +149,39 @@ impl Term for SquaredDifference {
     }
 }
 
-/// The sum of `T` over the elements that both vectors have.
+/// The sum of `T` over the elements that both vectors have, in two streams.
+/// [`four`] adds in the same order: a distance does not depend, to the bit, on
+/// which rows it was computed with.
 #[inline(always)]
 fn one<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: &[B]) -> f32 {
     let len = a.len().min(b.len());
     let (a, b) = (a.as_ptr(), b.as_ptr());
-    let mut sums = [k.zero(); 4];
+    let mut sums = [k.zero(); 2];
     let mut at = 0;
-    // SAFETY: 1. every full load reads WIDTH elements from `at + lane * WIDTH`,
-    // which the loop conditions keep within `len`; 2. the part load reads the
-    // `len - at < WIDTH` elements that are left; 3. `len` is within both slices.
+    // SAFETY: 1. every full load reads WIDTH elements from `at`, or one WIDTH
+    // further, which the loop conditions keep within `len`; 2. the part load
+    // reads the `len - at < WIDTH` elements that are left; 3. `len` is within
+    // both slices.
     unsafe {
-        while at + 4 * K::WIDTH <= len {
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                let offset = at + lane * K::WIDTH;
-                *sum = T::step(
-                    k,
-                    A::load(k, a.add(offset)),
-                    B::load(k, b.add(offset)),
-                    *sum,
-                );
+        while at + 2 * K::WIDTH <= len {
+            for half in 0..2 {
+                let offset = at + half * K::WIDTH;
+                let (x, y) = (A::load(k, a.add(offset)), B::load(k, b.add(offset)));
+                sums[half] = T::step(k, x, y, sums[half]);
             }
-            at += 4 * K::WIDTH;
+            at += 2 * K::WIDTH;
         }
-        while at + K::WIDTH <= len {
+        if at + K::WIDTH <= len {
             sums[0] = T::step(k, A::load(k, a.add(at)), B::load(k, b.add(at)), sums[0]);
             at += K::WIDTH;
         }
         if at < len {
-            let (x, y) = (
-                A::load_part(k, a.add(at), len - at),
-                B::load_part(k, b.add(at), len - at),
-            );
+            let x = A::load_part(k, a.add(at), len - at);
+            let y = B::load_part(k, b.add(at), len - at);
             sums[1] = T::step(k, x, y, sums[1]);
         }
     }
-    k.sum(k.add(k.add(sums[0], sums[1]), k.add(sums[2], sums[3])))
+    k.sum(k.add(sums[0], sums[1]))
 }
 
 /// [`one`] for four vectors at a time: `a` is loaded once, and four independent
@@ -223,7 +221,11 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
             }
         }
     }
-    sums.map(|[even, odd]| k.sum(k.add(even, odd)))
+    let mut out = [0.0; 4];
+    for row in 0..4 {
+        out[row] = k.sum(k.add(sums[row][0], sums[row][1]));
+    }
+    out
 }
 
 /// NaN and infinities, which only overflow can bring, become the largest number.
@@ -271,7 +273,11 @@ pub(crate) fn distance_four<K: Kernel, A: Element, B: Element>(
         Metric::L2 => four::<SquaredDifference, K, A, B>(k, a, b).map(finite),
         Metric::Cosine | Metric::Dot => {
             let dots = four::<Product, K, A, B>(k, a, b);
-            std::array::from_fn(|i| from_dot(metric, dots[i], scale[i]))
+            let mut out = [0.0; 4];
+            for row in 0..4 {
+                out[row] = from_dot(metric, dots[row], scale[row]);
+            }
+            out
         }
     }
 }

@@ -81,7 +81,7 @@ impl Kernel for Scalar {
 /// 2^112 makes up, exactly, subnormal halves included. Infinities and NaN come
 /// out as large finite numbers; no table holds any.
 #[inline(always)]
-fn widen(half: half::f16) -> f32 {
+pub(super) fn widen(half: half::f16) -> f32 {
     let bits = u32::from(half.to_bits());
     let magnitude = f32::from_bits((bits & 0x7FFF) << 13) * f32::from_bits((112 + 127) << 23);
     f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)

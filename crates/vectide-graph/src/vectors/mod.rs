@@ -4,6 +4,8 @@
 mod block;
 mod chunked;
 mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use block::VectorBlock;
 pub use chunked::{ChunkedVectors, Nulls};
