@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::rows::{Hit, SearchCost, VectorQuery, Visible};
 use crate::schema::VectorColumn;
 use arrow::array::NullBufferBuilder;
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, PrimitiveArray};
+use arrow::array::{ArrayRef, AsArray, FixedSizeListArray, PrimitiveArray};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{ArrowNativeType, ArrowPrimitiveType, DataType, Float16Type, Float32Type};
 use half::f16;
@@ -66,25 +66,22 @@ where
     V::Elem: StoredElement,
 {
     let DataType::FixedSizeList(item, dim) = data_type else {
-        return Err(Error::internal(format!(
-            "a vector column of type {data_type}"
-        )));
+        return Err(Error::internal(format!("a vector column of type {data_type}")));
     };
     let width = vectors.dim();
     let mut values: Vec<V::Elem> = Vec::with_capacity(ids.len() * width);
     let zero = <V::Elem as StoredElement>::Arrow::default_value();
     let mut nulls = NullBufferBuilder::new(ids.len());
     for id in ids {
-        match vectors.get(id) {
+        let row = vectors.get(id);
+        match row {
             Some(row) => values.extend_from_slice(row),
             None => values.resize(values.len() + width, zero),
         }
-        nulls.append(vectors.get(id).is_some());
+        nulls.append(row.is_some());
     }
-    let values: PrimitiveArray<<V::Elem as StoredElement>::Arrow> =
-        PrimitiveArray::new(values.into(), None);
-    let list =
-        FixedSizeListArray::try_new(Arc::clone(item), *dim, Arc::new(values), nulls.finish())?;
+    let values: PrimitiveArray<<V::Elem as StoredElement>::Arrow> = PrimitiveArray::new(values.into(), None);
+    let list = FixedSizeListArray::try_new(Arc::clone(item), *dim, Arc::new(values), nulls.finish())?;
     Ok(Arc::new(list))
 }
 
@@ -99,19 +96,13 @@ pub(crate) fn nearest_by_graph<G: GraphView, V: Vectors>(
 ) -> Result<(Vec<Hit>, SearchCost)> {
     let prepared = prepare(graph.params(), query)?;
     let accept = |offset| visible.sees(offset);
-    let mut hits = with_scratch(|scratch| {
-        search(
-            graph, vectors, &prepared, query.k, query.ef, &accept, scratch,
-        )
-    });
+    let mut hits = with_scratch(|scratch| search(graph, vectors, &prepared, query.k, query.ef, &accept, scratch));
     let tail = settled..visible.below;
     let mut cost = SearchCost::default();
     if !tail.is_empty() {
         cost.tail = u64::from(tail.end - tail.start);
         cost.scanned = cost.tail;
-        let scanned = with_scratch(|scratch| {
-            exact(vectors, &prepared, tail.clone(), &accept, query.k, scratch)
-        });
+        let scanned = with_scratch(|scratch| exact(vectors, &prepared, tail.clone(), &accept, query.k, scratch));
         // A row of the tail may be in the graph already: the exact scan has found it then, at the same distance.
         hits.retain(|hit| hit.id < tail.start);
         hits.extend(scanned);
@@ -130,16 +121,7 @@ pub(crate) fn nearest_by_scan<V: Vectors>(
 ) -> Result<Vec<Hit>> {
     let prepared = prepare(params, query)?;
     let accept = |offset| visible.sees(offset);
-    Ok(with_scratch(|scratch| {
-        exact(
-            vectors,
-            &prepared,
-            0..visible.below,
-            &accept,
-            query.k,
-            scratch,
-        )
-    }))
+    Ok(with_scratch(|scratch| exact(vectors, &prepared, 0..visible.below, &accept, query.k, scratch)))
 }
 
 fn prepare(params: &Params, query: &VectorQuery<'_>) -> Result<Query> {

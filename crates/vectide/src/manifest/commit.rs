@@ -6,9 +6,8 @@
 //! wrote. Invariant: each successful call added exactly one version, on top of every version below it, under an epoch that
 //! was the newest at that number.
 //!
-//! Garbage collection may remove versions below the newest, with two exceptions that this file rests on: the version that
-//! raised an epoch and the one before it are kept for good, and of an unfenced log the newest [`KEPT`] are kept. A writer
-//! that slept through a takeover then finds the next number taken, whatever was collected meanwhile, instead of putting its
+//! [`Versioned::trim`] removes old versions, with two exceptions that all of this rests on: the version that raised an epoch
+//! and the one before it are kept for good, and of an unfenced log the newest [`KEPT`] are kept. A writer that slept through a takeover then finds the next number taken, whatever was collected meanwhile, instead of putting its
 //! commit into a hole where nobody looks.
 
 use super::model::{Decoded, Document, decode, encode};
@@ -17,6 +16,7 @@ use crate::ids::Epoch;
 use crate::store::{PutOutcome, Store, paths};
 use bytes::Bytes;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,6 +38,8 @@ pub struct Versioned<T> {
     commits: AtomicU64,
     /// The newest version seen so far.
     newest: Mutex<Option<Arc<T>>>,
+    /// Old versions that a trim has found it must keep, and their epochs.
+    kept: Mutex<BTreeMap<u64, Epoch>>,
 }
 
 enum Put {
@@ -52,7 +54,8 @@ impl<T: Document> Versioned<T> {
     #[must_use]
     pub fn new(store: Arc<dyn Store>, dir: impl Into<String>, writer: u64) -> Self {
         let writer = format!("{writer:016x}");
-        Self { store, dir: dir.into(), writer, commits: AtomicU64::new(0), newest: Mutex::new(None) }
+        let (newest, kept) = (Mutex::new(None), Mutex::default());
+        Self { store, dir: dir.into(), writer, commits: AtomicU64::new(0), newest, kept }
     }
 
     /// The folder, ending in `/`.
@@ -140,6 +143,46 @@ impl<T: Document> Versioned<T> {
             Ok(next)
         })
         .await
+    }
+
+    /// Removes versions that are neither among the newest `keep` nor needed to shut out a writer that was taken over (see
+    /// the head of this file), nor in `pinned`; returns how many. One LIST, and a GET and a DELETE for each one removed.
+    ///
+    /// May stop or fail at any point and be called again.
+    pub async fn trim(&self, keep: u64, pinned: &[u64]) -> Result<u64> {
+        let keep = if T::FENCED { keep.max(1) } else { keep.max(KEPT) };
+        let versions = self.versions().await?;
+        let Some(last) = versions.last().and_then(|newest| newest.checked_sub(keep)) else { return Ok(0) };
+        let mut removed = 0;
+        let (mut below, mut next) = (None, None);
+        for version in versions.into_iter().take_while(|v| *v <= last) {
+            if let Some(epoch) = self.kept.lock().get(&version) {
+                (below, next) = (Some(*epoch), None);
+                continue;
+            }
+            let known = next.take().filter(|(v, _)| *v == version);
+            let Some((_, epoch)) = (match known {
+                None => self.epoch_of(version).await?,
+                known => known,
+            }) else {
+                continue;
+            };
+            next = self.epoch_of(version + 1).await?;
+            // In ascending order, so that a lower neighbour that is gone was one that this version raised nothing above.
+            let raises = below.is_some_and(|below| below < epoch) || next.is_some_and(|(_, above)| epoch < above);
+            below = Some(epoch);
+            if T::FENCED && raises {
+                self.kept.lock().insert(version, epoch);
+            } else if !pinned.contains(&version) {
+                self.store.delete(&paths::version(&self.dir, version)).await?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    async fn epoch_of(&self, version: u64) -> Result<Option<(u64, Epoch)>> {
+        Ok(self.read(version).await?.map(|found| (version, found.document.epoch())))
     }
 
     fn check_epoch(&self, ours: Epoch, newest: &T) -> Result<()> {

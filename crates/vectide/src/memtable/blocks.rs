@@ -72,14 +72,7 @@ impl Block {
         for vector in schema.vectors() {
             columns[vector.index] = None;
         }
-        let mut block = Self::new(
-            schema,
-            0,
-            part.num_rows() as u32,
-            age,
-            columns,
-            Box::new([]),
-        )?;
+        let mut block = Self::new(schema, 0, part.num_rows() as u32, age, columns, Box::new([]))?;
         block.bytes.data = pinned.data;
         Ok(block)
     }
@@ -94,24 +87,13 @@ impl Block {
         seqs: Box<[SeqRun]>,
     ) -> Result<Self> {
         let keys = match schema.key() {
-            Some(key) => columns[key.index]
-                .as_deref()
-                .map(KeyArray::new)
-                .transpose()?,
+            Some(key) => columns[key.index].as_deref().map(KeyArray::new).transpose()?,
             None => None,
         };
         let mut bytes = BlockBytes::default();
         bytes.add_buffers(columns.iter().flatten());
         bytes.add_headers(&columns, seqs.len());
-        Ok(Self {
-            first,
-            rows,
-            age,
-            columns,
-            keys,
-            seqs,
-            bytes,
-        })
+        Ok(Self { first, rows, age, columns, keys, seqs, bytes })
     }
 
     /// Offsets of its rows.
@@ -144,11 +126,8 @@ impl BlockBytes {
 
     fn add_headers(&mut self, columns: &[Option<ArrayRef>], seq_runs: usize) {
         const COUNTS: usize = 2 * size_of::<usize>();
-        let arrays: usize = columns
-            .iter()
-            .flatten()
-            .map(|a| COUNTS + a.get_array_memory_size() - a.get_buffer_memory_size())
-            .sum();
+        let arrays: usize =
+            columns.iter().flatten().map(|a| COUNTS + a.get_array_memory_size() - a.get_buffer_memory_size()).sum();
         let own = COUNTS + size_of::<Block>() + size_of_val(columns);
         self.headers += (own + arrays + seq_runs * size_of::<SeqRun>()) as u64;
     }
@@ -246,10 +225,7 @@ impl Blocks {
 
     /// Heap bytes held, by two atomic loads.
     pub(super) fn memory(&self) -> BlockBytes {
-        BlockBytes {
-            data: self.data_bytes.load(Ordering::Relaxed),
-            headers: self.header_bytes.load(Ordering::Relaxed),
-        }
+        BlockBytes { data: self.data_bytes.load(Ordering::Relaxed), headers: self.header_bytes.load(Ordering::Relaxed) }
     }
 
     /// Whether `is` holds of the key at `offset`.
@@ -259,10 +235,7 @@ impl Blocks {
             return false;
         };
         let block = &directory.blocks[position];
-        let keys = block
-            .keys
-            .as_ref()
-            .expect("a keyed table's blocks have keys");
+        let keys = block.keys.as_ref().expect("a keyed table's blocks have keys");
         is(keys, (offset - block.first) as usize)
     }
 
@@ -304,27 +277,17 @@ pub(super) struct Located {
 impl Located {
     /// The values of the column at `column` in the stored schema, one per offset.
     pub(super) fn column(&self, column: usize) -> Result<ArrayRef> {
-        let arrays: Vec<&dyn Array> = self
-            .blocks
-            .iter()
-            .map(|block| plain_column(block, column).map(|a| a.as_ref()))
-            .collect::<Result<_>>()?;
+        let arrays: Vec<&dyn Array> =
+            self.blocks.iter().map(|block| plain_column(block, column).map(|a| a.as_ref())).collect::<Result<_>>()?;
         Ok(arrow::compute::interleave(&arrays, &self.rows)?)
     }
 }
 
 /// The values of `range` of the column at `column`, from the blocks that overlap it.
-pub(super) fn column_range(
-    blocks: &[Arc<Block>],
-    column: usize,
-    range: &Range<u32>,
-) -> Result<ArrayRef> {
+pub(super) fn column_range(blocks: &[Arc<Block>], column: usize, range: &Range<u32>) -> Result<ArrayRef> {
     let mut slices = Vec::with_capacity(blocks.len());
     for block in blocks {
-        let (from, to) = (
-            range.start.max(block.first),
-            range.end.min(block.range().end),
-        );
+        let (from, to) = (range.start.max(block.first), range.end.min(block.range().end));
         let array = plain_column(block, column)?;
         slices.push(array.slice((from - block.first) as usize, (to - from) as usize));
     }

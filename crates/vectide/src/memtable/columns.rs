@@ -7,13 +7,19 @@ use super::prepare::PreparedVectors;
 use crate::error::Result;
 use crate::rows::{Hit, SearchCost, VectorQuery, Visible};
 use crate::schema::{VectorColumn, VectorElement};
-use crate::vectors::{
-    StoredElement, gather, nearest_by_graph, nearest_by_scan, params, with_scratch,
-};
+use crate::vectors::{StoredElement, gather, nearest_by_graph, nearest_by_scan, params, with_scratch};
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use half::f16;
-use vectide_graph::{Graph, VectorTable, VectorTableBytes};
+use vectide_graph::{FrozenHeader, Graph, Section, VectorTable, VectorTableBytes};
+
+/// Takes a graph's stored form, section by section.
+pub(crate) trait GraphSink {
+    /// Comes first.
+    fn header(&mut self, header: &FrozenHeader) -> Result<()>;
+    /// `pieces` together are `bytes` long.
+    fn section(&mut self, section: Section, bytes: u64, pieces: &mut dyn Iterator<Item = Vec<u8>>) -> Result<()>;
+}
 
 /// A vector column's rows and graph.
 pub(super) struct Indexed<E: StoredElement> {
@@ -39,10 +45,7 @@ macro_rules! either {
 
 impl<E: StoredElement> Indexed<E> {
     fn new(column: &VectorColumn, ordinal: usize) -> Result<Self> {
-        Ok(Self {
-            table: VectorTable::new(column.dim, column.metric)?,
-            graph: Graph::new(params(column, ordinal))?,
-        })
+        Ok(Self { table: VectorTable::new(column.dim, column.metric)?, graph: Graph::new(params(column, ordinal))? })
     }
 }
 
@@ -86,19 +89,26 @@ impl IndexedColumn {
     }
 
     /// The vectors of `ids` as an Arrow column of type `data_type`.
-    pub(super) fn gather(
-        &self,
-        ids: impl ExactSizeIterator<Item = u32>,
-        data_type: &DataType,
-    ) -> Result<ArrayRef> {
+    pub(super) fn gather(&self, ids: impl ExactSizeIterator<Item = u32>, data_type: &DataType) -> Result<ArrayRef> {
         either!(self, column => gather(&column.table, ids, data_type))
     }
 
-    pub(super) fn search(
-        &self,
-        query: &VectorQuery<'_>,
-        visible: &Visible<'_>,
-    ) -> Result<(Vec<Hit>, SearchCost)> {
+    /// Gives out the sealed graph's stored form: each section's name, length and bytes in pieces. Links in again what
+    /// cannot be reached first.
+    pub(super) fn freeze(&self, sink: &mut dyn GraphSink) -> Result<()> {
+        either!(self, column => {
+            with_scratch(|scratch| column.graph.repair(&column.table, scratch));
+            let frozen = column.graph.freeze(&column.table)?;
+            let header = frozen.header();
+            sink.header(&header)?;
+            for section in Section::ALL {
+                sink.section(section, section.len(&header), &mut frozen.chunks(section))?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn search(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<(Vec<Hit>, SearchCost)> {
         either!(self, column => {
             let settled = column.graph.prefix();
             nearest_by_graph(&column.graph, &column.table, settled, query, visible)

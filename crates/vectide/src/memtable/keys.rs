@@ -22,11 +22,7 @@ struct Entry {
 
 impl Entry {
     fn new(hash: u64, newest: u32) -> Self {
-        Self {
-            low: hash as u32,
-            high: (hash >> 32) as u32,
-            newest,
-        }
+        Self { low: hash as u32, high: (hash >> 32) as u32, newest }
     }
 
     fn hash(&self) -> u64 {
@@ -62,10 +58,7 @@ impl std::fmt::Debug for KeyIndex {
 
 impl KeyIndex {
     pub(super) fn new() -> Self {
-        Self {
-            stripes: std::array::from_fn(|_| RwLock::default()),
-            bytes: AtomicU64::new(size_of::<Self>() as u64),
-        }
+        Self { stripes: std::array::from_fn(|_| RwLock::default()), bytes: AtomicU64::new(size_of::<Self>() as u64) }
     }
 
     /// Heap bytes held; one atomic load.
@@ -80,12 +73,7 @@ impl KeyIndex {
 
     /// Makes `offset` the newest row of the key and returns the row that was. `same_key(row)` tells whether the row
     /// there, whose key has the same hash, has the same key.
-    pub(super) fn insert(
-        &self,
-        probe: &KeyProbe<'_>,
-        offset: u32,
-        same_key: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
+    pub(super) fn insert(&self, probe: &KeyProbe<'_>, offset: u32, same_key: impl Fn(u32) -> bool) -> Option<u32> {
         let mut stripe = self.stripe(probe.hash).write();
         let Stripe { keys, replaced } = &mut *stripe;
         let before = keys.allocation_size() + replaced.allocation_size();
@@ -110,12 +98,7 @@ impl KeyIndex {
     }
 
     /// The newest row of the key below `below`.
-    pub(super) fn find(
-        &self,
-        probe: &KeyProbe<'_>,
-        below: u32,
-        same_key: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
+    pub(super) fn find(&self, probe: &KeyProbe<'_>, below: u32, same_key: impl Fn(u32) -> bool) -> Option<u32> {
         let stripe = self.stripe(probe.hash).read();
         let same = |entry: &Entry| entry.hash() == probe.hash && same_key(entry.newest);
         let mut row = stripe.keys.find(probe.hash, same)?.newest;
@@ -142,18 +125,12 @@ mod tests {
     #[test]
     fn every_version_of_a_key_is_found_by_its_snapshot() {
         let keys = KeyArray::new(&Int64Array::from(vec![7, 8])).expect("keys");
-        let probe = |row| KeyProbe {
-            keys: &keys,
-            row,
-            hash: keys.hash(row),
-        };
+        let probe = |row| KeyProbe { keys: &keys, row, hash: keys.hash(row) };
         let index = KeyIndex::new();
         for (row, offset, older) in [(0, 0, None), (1, 1, None), (0, 5, Some(0)), (0, 6, Some(5))] {
             assert_eq!(index.insert(&probe(row), offset, |_| true), older);
         }
-        let found: Vec<_> = (0..8)
-            .map(|below| index.find(&probe(0), below, |_| true))
-            .collect();
+        let found: Vec<_> = (0..8).map(|below| index.find(&probe(0), below, |_| true)).collect();
         let zero = Some(0);
         let expected = [None, zero, zero, zero, zero, zero, Some(5), Some(6)];
         assert_eq!(found, expected);
@@ -162,11 +139,7 @@ mod tests {
     #[test]
     fn keys_that_collide_are_told_apart() {
         let keys = KeyArray::new(&StringArray::from(vec!["a", "b"])).expect("keys");
-        let probe = |row| KeyProbe {
-            keys: &keys,
-            row,
-            hash: 1,
-        };
+        let probe = |row| KeyProbe { keys: &keys, row, hash: 1 };
         let index = KeyIndex::new();
         assert_eq!(index.insert(&probe(0), 0, |at| at == 0), None);
         assert_eq!(index.insert(&probe(1), 1, |at| at == 1), None);

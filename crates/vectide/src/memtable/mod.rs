@@ -12,17 +12,18 @@ mod packing;
 mod prepare;
 mod sealed;
 
+pub(crate) use columns::GraphSink;
 pub(crate) use prepare::Prepared;
 
 use crate::ends::Ends;
 use crate::error::{Error, Result};
 use crate::ids::{PubNo, RowId, Seq};
 use crate::keys::KeyProbe;
-use crate::rows::{Hit, RowSource, SearchCost, VectorQuery, Visible};
+use crate::rows::{Hit, RowSource, SearchCost, VectorQuery, Visible, no_rows, projected};
 use crate::schema::TableSchema;
 use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, SchemaRef};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::DataType;
+use arrow::record_batch::RecordBatch;
 use blocks::Blocks;
 use columns::IndexedColumn;
 use keys::KeyIndex;
@@ -97,9 +98,8 @@ impl Memtable {
         let vectors = schema.vectors();
         let columns = vectors.iter().enumerate();
         let columns = columns.map(|(ordinal, column)| IndexedColumn::new(column, ordinal));
-        let vector_at = (0..schema.stored().fields().len())
-            .map(|at| vectors.iter().position(|v| v.index == at))
-            .collect();
+        let vector_at =
+            (0..schema.stored().fields().len()).map(|at| vectors.iter().position(|v| v.index == at)).collect();
         Ok(Self {
             columns: columns.collect::<Result<_>>()?,
             vector_at,
@@ -151,11 +151,7 @@ impl Memtable {
                 debug_assert_eq!(at, offset, "vectors and rows keep step");
             }
             let rows = part.block.rows;
-            self.blocks.push(
-                part.block,
-                offset,
-                first_seq.plus(u64::from(offset - first)),
-            );
+            self.blocks.push(part.block, offset, first_seq.plus(u64::from(offset - first)));
             offset += rows;
         }
         self.cover(first_seq, first_seq.plus(u64::from(rows) - 1), publication);
@@ -172,12 +168,10 @@ impl Memtable {
         // ORDERING: Relaxed: only the publication section stores them; a flush reads them after the seal, which the
         // section's lock orders.
         if span.first_publication.load(Ordering::Relaxed) == 0 {
-            span.first_publication
-                .store(publication.0, Ordering::Relaxed);
+            span.first_publication.store(publication.0, Ordering::Relaxed);
             span.first_seq.store(first.0, Ordering::Relaxed);
         }
-        span.last_publication
-            .store(publication.0, Ordering::Relaxed);
+        span.last_publication.store(publication.0, Ordering::Relaxed);
         span.last_seq.store(last.0, Ordering::Relaxed);
     }
 
@@ -213,12 +207,7 @@ impl Memtable {
             if end <= first {
                 return 0;
             }
-            let claimed = self.unclaimed.compare_exchange_weak(
-                first,
-                end,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            let claimed = self.unclaimed.compare_exchange_weak(first, end, Ordering::Relaxed, Ordering::Relaxed);
             match claimed {
                 Ok(_) => break end,
                 Err(now) => first = now,
@@ -287,14 +276,9 @@ impl Memtable {
         plain: impl FnOnce() -> Result<ArrayRef>,
     ) -> Result<ArrayRef> {
         match self.vector_at.get(at) {
-            Some(Some(ordinal)) => vector(
-                &self.columns[*ordinal],
-                self.schema.stored().field(at).data_type(),
-            ),
+            Some(Some(ordinal)) => vector(&self.columns[*ordinal], self.schema.stored().field(at).data_type()),
             Some(None) => plain(),
-            None => Err(Error::internal(format!(
-                "column {at} is not in the stored schema"
-            ))),
+            None => Err(Error::internal(format!("column {at} is not in the stored schema"))),
         }
     }
 
@@ -302,20 +286,6 @@ impl Memtable {
         let column = self.columns.get(query.column);
         column.ok_or_else(|| Error::internal(format!("there is no vector column {}", query.column)))
     }
-}
-
-/// A batch of `rows` rows with these columns of `stored`.
-pub(crate) fn projected(
-    stored: &SchemaRef,
-    projection: &[usize],
-    columns: Vec<ArrayRef>,
-    rows: usize,
-) -> Result<RecordBatch> {
-    let schema = Arc::new(stored.project(projection)?);
-    let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    Ok(RecordBatch::try_new_with_options(
-        schema, columns, &options,
-    )?)
 }
 
 impl RowSource for Memtable {
@@ -341,14 +311,11 @@ impl RowSource for Memtable {
         let located = self.blocks.locate(offsets)?;
         let stored = self.schema.stored();
         if offsets.is_empty() {
-            return Ok(RecordBatch::new_empty(Arc::new(
-                stored.project(projection)?,
-            )));
+            return no_rows(stored, projection);
         }
         let column = |&at: &usize| {
-            let vector = |column: &IndexedColumn, data_type: &DataType| {
-                column.gather(offsets.iter().copied(), data_type)
-            };
+            let vector =
+                |column: &IndexedColumn, data_type: &DataType| column.gather(offsets.iter().copied(), data_type);
             self.column(at, vector, || located.column(at))
         };
         let columns = projection.iter().map(column).collect::<Result<_>>()?;
@@ -359,25 +326,17 @@ impl RowSource for Memtable {
         let stored = self.schema.stored();
         let blocks = self.blocks.overlapping(&range)?;
         if range.is_empty() {
-            return Ok(RecordBatch::new_empty(Arc::new(
-                stored.project(projection)?,
-            )));
+            return no_rows(stored, projection);
         }
         let column = |&at: &usize| {
-            let vector = |column: &IndexedColumn, data_type: &DataType| {
-                column.gather(range.clone(), data_type)
-            };
+            let vector = |column: &IndexedColumn, data_type: &DataType| column.gather(range.clone(), data_type);
             self.column(at, vector, || blocks::column_range(&blocks, at, &range))
         };
         let columns = projection.iter().map(column).collect::<Result<_>>()?;
         projected(stored, projection, columns, range.len())
     }
 
-    fn search(
-        &self,
-        query: &VectorQuery<'_>,
-        visible: &Visible<'_>,
-    ) -> Result<(Vec<Hit>, SearchCost)> {
+    fn search(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<(Vec<Hit>, SearchCost)> {
         self.vector_column(query)?.search(query, visible)
     }
 

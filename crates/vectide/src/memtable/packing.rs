@@ -24,10 +24,12 @@ const YOUNG_BYTES: u64 = 256 << 10;
 impl Directory {
     /// The blocks to copy together next, and what they become.
     pub(super) fn due(&self) -> Option<(Range<usize>, Age)> {
-        let open = &self.blocks[self.open..];
-        if let Some(length) = open.iter().position(|b| b.age == Age::Settled) {
+        let settled = |b: &&Arc<Block>| b.age == Age::Settled;
+        let first = self.open + self.blocks[self.open..].iter().take_while(settled).count();
+        let open = &self.blocks[first..];
+        if let Some(length) = open.iter().position(|b| settled(&b)) {
             // A big batch ended the run: it will not grow any more.
-            return (length > 0).then_some((self.open..self.open + length, Age::Settled));
+            return Some((first..first + length, Age::Settled));
         }
         let end = self.blocks.len();
         let young = open.iter().rev().take_while(|b| b.age == Age::Young);
@@ -41,11 +43,7 @@ impl Directory {
             return None;
         }
         let all = self.blocks.last()?.range().end - open.first()?.first;
-        if all >= CHUNK_ROWS {
-            Some((self.open..end, Age::Settled))
-        } else {
-            Some((end - count..end, Age::Packed))
-        }
+        if all >= CHUNK_ROWS { Some((first..end, Age::Settled)) } else { Some((end - count..end, Age::Packed)) }
     }
 }
 
@@ -87,10 +85,7 @@ impl Blocks {
         let first = blocks[0].first;
         let columns: Result<Box<[Option<ArrayRef>]>> = (0..blocks[0].columns.len())
             .map(|column| {
-                let arrays: Option<Vec<&dyn Array>> = blocks
-                    .iter()
-                    .map(|b| b.columns[column].as_deref())
-                    .collect();
+                let arrays: Option<Vec<&dyn Array>> = blocks.iter().map(|b| b.columns[column].as_deref()).collect();
                 arrays.map(|arrays| copied(&arrays)).transpose()
             })
             .collect();
@@ -98,9 +93,7 @@ impl Blocks {
         for block in blocks {
             for run in &block.seqs {
                 let row = block.first - first + run.row;
-                let follows = seqs
-                    .last()
-                    .is_some_and(|last| last.seq.plus(u64::from(row - last.row)) == run.seq);
+                let follows = seqs.last().is_some_and(|last| last.seq.plus(u64::from(row - last.row)) == run.seq);
                 if !follows {
                     seqs.push(SeqRun { row, seq: run.seq });
                 }

@@ -39,6 +39,12 @@ pub(super) enum PreparedVectors {
     F16(VectorBlock<f16>),
 }
 
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").field("rows", &self.rows).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
 impl Prepared {
     /// Takes the parts of one batch, in order. Costs a pass over the vectors of cosine columns, otherwise O(parts).
     ///
@@ -53,13 +59,8 @@ impl Prepared {
             bytes += row_bytes(part);
             prepared.push(PreparedPart::new(schema, part)?);
         }
-        let rows = u32::try_from(rows)
-            .map_err(|_| Error::internal(format!("a batch of {rows} rows was not split")))?;
-        Ok(Self {
-            parts: prepared,
-            rows,
-            bytes,
-        })
+        let rows = u32::try_from(rows).map_err(|_| Error::internal(format!("a batch of {rows} rows was not split")))?;
+        Ok(Self { parts: prepared, rows, bytes })
     }
 
     /// Rows in the batch.
@@ -80,22 +81,13 @@ impl PreparedPart {
             let list = part
                 .column(column.index)
                 .as_fixed_size_list_opt()
-                .ok_or_else(|| {
-                    Error::internal(format!("column `{}` holds no vectors", column.name))
-                })?;
+                .ok_or_else(|| Error::internal(format!("column `{}` holds no vectors", column.name)))?;
             match column.element {
-                VectorElement::F32 => {
-                    vector_block(column, list, borrowed).map(PreparedVectors::F32)
-                }
-                VectorElement::F16 => {
-                    vector_block(column, list, borrowed).map(PreparedVectors::F16)
-                }
+                VectorElement::F32 => vector_block(column, list, borrowed).map(PreparedVectors::F32),
+                VectorElement::F16 => vector_block(column, list, borrowed).map(PreparedVectors::F16),
             }
         });
-        Ok(Self {
-            vectors: vectors.collect::<Result<_>>()?,
-            block: Block::of_part(schema, part, borrowed)?,
-        })
+        Ok(Self { vectors: vectors.collect::<Result<_>>()?, block: Block::of_part(schema, part, borrowed)? })
     }
 }
 
@@ -114,17 +106,12 @@ fn vector_block<E: StoredElement>(
     };
     if block.rows() as usize != list.len() {
         let name = &column.name;
-        return Err(Error::internal(format!(
-            "column `{name}`: values and rows disagree"
-        )));
+        return Err(Error::internal(format!("column `{name}`: values and rows disagree")));
     }
     Ok(block)
 }
 
 fn row_bytes(part: &RecordBatch) -> u64 {
     let of = |column: &arrow::array::ArrayRef| column.to_data().get_slice_memory_size();
-    part.columns()
-        .iter()
-        .map(|column| of(column).unwrap_or(0) as u64)
-        .sum()
+    part.columns().iter().map(|column| of(column).unwrap_or(0) as u64).sum()
 }

@@ -4,8 +4,9 @@
 //! keys and marks in the order that a segment stores them.
 
 use super::Memtable;
-use crate::error::Result;
-use crate::ids::PubNo;
+use super::columns::GraphSink;
+use crate::error::{Error, Result};
+use crate::ids::{PubNo, RowId};
 use crate::rows::RowSource;
 use std::sync::atomic::Ordering;
 
@@ -29,10 +30,7 @@ impl Memtable {
         }
         let mut keys = Vec::with_capacity(self.rows() as usize);
         for block in self.blocks.overlapping(&(0..self.rows()))? {
-            let array = block
-                .keys
-                .as_ref()
-                .expect("a keyed table's blocks have keys");
+            let array = block.keys.as_ref().expect("a keyed table's blocks have keys");
             let rows = 0..block.rows;
             keys.extend(rows.map(|row| (array.hash(row as usize), block.first + row)));
         }
@@ -40,8 +38,21 @@ impl Memtable {
         Ok(Some(keys))
     }
 
-    /// The end marks on its own rows, ascending by offset.
-    pub(crate) fn marks(&self) -> Vec<(u32, PubNo)> {
-        self.ends.marks(self.rows()).collect()
+    /// The end marks that its own batches set on its own rows, by row id, ascending.
+    ///
+    /// Marks of later batches are left out: those come again from the log, if they survive.
+    pub(crate) fn marks(&self) -> Vec<(RowId, PubNo)> {
+        let last = self.last_publication();
+        let own = self.ends.marks(self.rows()).filter(|(_, by)| *by <= last);
+        own.map(|(offset, by)| (self.first_row.plus(u64::from(offset)), by)).collect()
+    }
+
+    /// Gives out the graph of vector column number `column` in its stored form.
+    ///
+    /// # Errors
+    /// Those of `sink`; `Internal` if there is no such column, `Corrupt` if not every row is in the graph yet.
+    pub(crate) fn freeze(&self, column: usize, sink: &mut dyn GraphSink) -> Result<()> {
+        let found = self.columns.get(column);
+        found.ok_or_else(|| Error::internal(format!("there is no vector column {column}")))?.freeze(sink)
     }
 }

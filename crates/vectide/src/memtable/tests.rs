@@ -19,9 +19,7 @@ fn batch(schema: &TableSchema, first: i64, rows: usize) -> RecordBatch {
     let ids = Int64Array::from_iter_values(first..first + rows as i64);
     let texts = StringArray::from_iter_values((0..rows).map(|row| format!("text {row}")));
     let values = (0..rows * 4).map(|i| (first * 4) as f32 + i as f32);
-    let DataType::FixedSizeList(item, dim) = schema.stored().field(2).data_type() else {
-        panic!("vectors")
-    };
+    let DataType::FixedSizeList(item, dim) = schema.stored().field(2).data_type() else { panic!("vectors") };
     let values = Arc::new(Float32Array::from_iter_values(values));
     let vectors = arrow::array::FixedSizeListArray::new(Arc::clone(item), *dim, values, None);
     let columns: Vec<ArrayRef> = vec![Arc::new(ids), Arc::new(texts), Arc::new(vectors)];
@@ -46,12 +44,7 @@ fn rows_that_come_singly_are_packed_into_chunks() {
     let blocks = memtable.blocks.directory.read().blocks.len();
     assert!(blocks < 2 + 64 + 64, "{blocks} blocks hold 10,000 rows");
     let read = memtable.read(0..10_000, &[0]).expect("reads");
-    assert_eq!(
-        read,
-        batch(memtable.schema(), 0, 10_000)
-            .project(&[0])
-            .expect("one column")
-    );
+    assert_eq!(read, batch(memtable.schema(), 0, 10_000).project(&[0]).expect("one column"));
     let seqs = memtable.seqs(&[0, 4_095, 4_096, 9_999]).expect("has seqs");
     assert_eq!(seqs, [Seq(1), Seq(4_096), Seq(4_097), Seq(10_000)]);
 }
@@ -113,10 +106,8 @@ fn index_workers_share_the_rows() {
 fn a_memtable_without_vectors_is_indexed_as_it_is() {
     let schema = crate::schema! { key id: Int64, n: Int32 }.expect("valid");
     let memtable = Memtable::new(schema.clone(), Arc::default(), FIRST_ROW).expect("valid");
-    let columns: Vec<ArrayRef> = vec![
-        Arc::new(Int64Array::from(vec![1, 2])),
-        Arc::new(arrow::array::Int32Array::from(vec![3, 4])),
-    ];
+    let columns: Vec<ArrayRef> =
+        vec![Arc::new(Int64Array::from(vec![1, 2])), Arc::new(arrow::array::Int32Array::from(vec![3, 4]))];
     let rows = RecordBatch::try_new(Arc::clone(schema.stored()), columns).expect("in the schema");
     let prepared = Prepared::new(&schema, vec![rows]).expect("prepares");
     memtable.link(prepared, Seq(1), PubNo(1));
@@ -130,10 +121,7 @@ fn the_span_covers_rows_and_deletes() {
     let prepared = Prepared::new(memtable.schema(), vec![batch(memtable.schema(), 0, 3)]);
     memtable.link(prepared.expect("prepares"), Seq(5), PubNo(3));
     memtable.cover(Seq(8), Seq(8), PubNo(4));
-    assert_eq!(
-        (memtable.first_seq(), memtable.last_seq()),
-        (Seq(3), Seq(8))
-    );
+    assert_eq!((memtable.first_seq(), memtable.last_seq()), (Seq(3), Seq(8)));
     let publications = (memtable.first_publication(), memtable.last_publication());
     assert_eq!(publications, (PubNo(2), PubNo(4)));
 }

@@ -143,5 +143,8 @@ async fn paths_that_leave_the_store_are_refused(store: &dyn Store) {
 
 /// Bytes that differ by position and by `salt`.
 fn pattern(len: usize, salt: u8) -> Bytes {
-    (0..len).map(|i| (i % 251) as u8 ^ salt).collect()
+    let period: Vec<u8> = (0..=250).map(|i| i ^ salt).collect();
+    let mut bytes = period.repeat(len.div_ceil(period.len()));
+    bytes.truncate(len);
+    bytes.into()
 }

@@ -40,7 +40,7 @@ struct Inner {
 impl LocalStore {
     /// The store of the directory `root`, which is created (durably) if missing. Blocks.
     pub fn open(fs: Arc<dyn Fs>, root: impl Into<PathBuf>) -> Result<Self> {
-        let root = root.into();
+        let root: PathBuf = root.into();
         fs.create_dir_all(&root).map_err(|e| Error::io(format!("creating directory {}", root.display()), e))?;
         Ok(Self::over(LocalDir { root, fs }))
     }

@@ -185,51 +185,71 @@ struct Upload {
     crc32c: u32,
 }
 
+/// A multipart upload; dropped before it is complete, it is aborted in the background. What that cannot reach, the
+/// bucket's lifecycle rule for unfinished uploads removes.
 struct Parts {
-    upload: Box<dyn MultipartUpload>,
+    /// Taken once there is nothing left to abort.
+    upload: Option<Box<dyn MultipartUpload>>,
     sending: JoinSet<object_store::Result<()>>,
 }
 
 impl Upload {
-    fn lift(&self, source: object_store::Error) -> Error {
-        lift("writing", &self.path, source)
-    }
-
-    async fn send_part(&mut self, part: Bytes) -> Result<()> {
-        if self.parts.is_none() {
-            let upload = self.store.put_multipart(&self.location).await.map_err(|e| self.lift(e))?;
-            self.parts = Some(Parts { upload, sending: JoinSet::new() });
-        }
-        let parts = self.parts.as_mut().expect("begun above");
+    async fn send_part(&mut self, part: Bytes) -> object_store::Result<()> {
+        let parts = match &mut self.parts {
+            Some(parts) => parts,
+            None => {
+                let upload = Some(self.store.put_multipart(&self.location).await?);
+                self.parts.insert(Parts { upload, sending: JoinSet::new() })
+            }
+        };
         if parts.sending.len() >= IN_FLIGHT {
-            parts.wait_one().await.map_err(|e| lift("writing", &self.path, e))?;
+            parts.wait_one().await?;
         }
-        parts.sending.spawn(parts.upload.put_part(PutPayload::from_bytes(part)));
+        parts.send(part);
         Ok(())
     }
 
     async fn complete(&mut self) -> object_store::Result<()> {
+        let rest = std::mem::take(&mut self.gathered).freeze();
         let Some(parts) = &mut self.parts else {
-            let bytes = std::mem::take(&mut self.gathered).freeze();
-            return self.store.put(&self.location, bytes.into()).await.map(drop);
+            return self.store.put(&self.location, rest.into()).await.map(drop);
         };
-        if !self.gathered.is_empty() {
-            let last = std::mem::take(&mut self.gathered).freeze();
-            parts.sending.spawn(parts.upload.put_part(last.into()));
+        if !rest.is_empty() {
+            parts.send(rest);
         }
         while !parts.sending.is_empty() {
             parts.wait_one().await?;
         }
-        parts.upload.complete().await.map(drop)
+        parts.upload().complete().await?;
+        parts.upload = None;
+        Ok(())
     }
 }
 
 impl Parts {
+    fn upload(&mut self) -> &mut dyn MultipartUpload {
+        &mut **self.upload.as_mut().expect("taken when it is complete")
+    }
+
+    fn send(&mut self, part: Bytes) {
+        let sent = self.upload().put_part(PutPayload::from_bytes(part));
+        self.sending.spawn(sent);
+    }
+
     async fn wait_one(&mut self) -> object_store::Result<()> {
         match self.sending.join_next().await {
             Some(Ok(sent)) => sent,
             Some(Err(source)) => Err(object_store::Error::JoinError { source }),
             None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        self.sending.abort_all();
+        if let (Some(mut upload), Ok(runtime)) = (self.upload.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move { upload.abort().await });
         }
     }
 }
@@ -243,20 +263,13 @@ impl ObjectWriter for Upload {
         // One part is kept back: an object of exactly one part needs no multipart upload.
         while self.gathered.len() > PART {
             let part = self.gathered.split_to(PART).freeze();
-            self.send_part(part).await?;
+            self.send_part(part).await.map_err(|e| lift("writing", &self.path, e))?;
         }
         Ok(())
     }
 
     async fn finish(mut self: Box<Self>) -> Result<Written> {
-        if let Err(e) = self.complete().await {
-            if let Some(mut parts) = self.parts.take() {
-                parts.sending.abort_all();
-                // What an abort cannot reach, the bucket's lifecycle rule for unfinished uploads removes.
-                let _ = parts.upload.abort().await;
-            }
-            return Err(lift("writing", &self.path, e));
-        }
+        self.complete().await.map_err(|e| lift("writing", &self.path, e))?;
         Ok(Written { len: self.len, crc32c: self.crc32c })
     }
 }

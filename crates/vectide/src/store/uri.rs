@@ -70,19 +70,19 @@ pub struct S3Options {
 /// that open the same name in this process, and lives as long as the process. `Invalid` for anything else. Blocks
 /// briefly on local file calls; no request is sent to a remote store.
 pub fn open_uri(uri: &str, options: &StoreOptions) -> Result<Arc<dyn Store>> {
-    open(uri, options, false)
-}
-
-/// As [`open_uri`], but creates nothing: `NotFound` if a local directory does not exist. For readers.
-pub fn open_existing_uri(uri: &str, options: &StoreOptions) -> Result<Arc<dyn Store>> {
     open(uri, options, true)
 }
 
-fn open(uri: &str, options: &StoreOptions, existing: bool) -> Result<Arc<dyn Store>> {
+/// As [`open_uri`], for a reader: a local directory that does not exist is `NotFound` and is not created.
+pub fn open_existing_uri(uri: &str, options: &StoreOptions) -> Result<Arc<dyn Store>> {
+    open(uri, options, false)
+}
+
+fn open(uri: &str, options: &StoreOptions, create: bool) -> Result<Arc<dyn Store>> {
     options.validate()?;
     match uri.split_once("://") {
-        None => local(uri, existing),
-        Some(("file", path)) => local(file_path(uri, path)?, existing),
+        None => local(uri, create),
+        Some(("file", path)) => local(file_path(uri, path)?, create),
         Some(("memory", name)) => Ok(metered(ObjectBackend::new(memory(name)))),
         Some(("s3", rest)) => s3(uri, rest, options),
         Some((scheme, _)) => Err(Error::invalid(format!(
@@ -95,13 +95,13 @@ fn metered(store: impl Store + 'static) -> Arc<dyn Store> {
     Arc::new(Metered::new(Arc::new(store)))
 }
 
-fn local(path: &str, existing: bool) -> Result<Arc<dyn Store>> {
+fn local(path: &str, create: bool) -> Result<Arc<dyn Store>> {
     if path.is_empty() {
         return Err(Error::invalid("the path of the database is empty"));
     }
     let absolute = std::path::absolute(path).map_err(|e| Error::io(format!("resolving {path}"), e))?;
-    let fs = DiskFs::shared();
-    Ok(metered(if existing { LocalStore::open_existing(fs, absolute)? } else { LocalStore::open(fs, absolute)? }))
+    let open = if create { LocalStore::open } else { LocalStore::open_existing };
+    Ok(metered(open(DiskFs::shared(), absolute)?))
 }
 
 /// The path of `file:///path` or `file://localhost/path`; another host would silently be this one.
@@ -202,9 +202,11 @@ mod tests {
     async fn paths_and_file_uris_open_the_same_directory_and_calls_are_counted() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("db").to_str().expect("text").to_owned();
+        let absent = open_existing_uri(&path, &StoreOptions::default()).expect_err("not created for a reader");
+        assert_eq!(absent.kind(), ErrorKind::NotFound);
         let store = open_uri(&path, &StoreOptions::default()).expect("opened");
         store.put("a/b", Bytes::from_static(b"xyz")).await.expect("put");
-        let again = open_uri(&format!("file://{path}"), &StoreOptions::default()).expect("opened");
+        let again = open_existing_uri(&format!("file://{path}"), &StoreOptions::default()).expect("opened");
         assert_eq!(again.get("a/b").await.expect("there"), "xyz");
         assert!(again.local().is_some());
         assert_eq!(store.stats().put, crate::store::OpStats { requests: 1, errors: 0, bytes: 3 });

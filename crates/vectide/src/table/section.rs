@@ -164,6 +164,9 @@ impl Section {
         };
         enqueue(first_seq, publication);
         self.next_seq = first_seq.plus(count);
+        if count > 0 {
+            self.active.cover(first_seq, Seq(self.next_seq.0 - 1), publication);
+        }
         self.next_publication = publication.plus(1);
         self.next_row = self.next_row.plus(rows);
         self.live = (self.live + rows).checked_sub(ended).expect("no more rows end than live");

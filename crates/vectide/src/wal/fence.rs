@@ -6,6 +6,7 @@
 //! is never taken from a LIST; slots below the replay point are never walked, because they may have been trimmed; the
 //! fence that ends a log is never removed. Idempotent: killed halfway, the next takeover finds the fence or puts its own.
 
+use super::earlier_epochs;
 use crate::error::{Error, Result};
 use crate::failpoint::hit;
 use crate::ids::{Epoch, LogPosition, Seq};
@@ -78,7 +79,7 @@ pub(crate) async fn take_over(
     current: Epoch,
 ) -> Result<Vec<EpochEnd>> {
     let mut ends = closed.to_vec();
-    for epoch in (replay_from.epoch.0..current.0).map(Epoch) {
+    for epoch in earlier_epochs(replay_from, current) {
         if closed.iter().any(|end| end.epoch == epoch) {
             continue;
         }

@@ -1,16 +1,20 @@
 //! What the log's tests share: a small table, a listener that remembers, a log and a replay over any file layer.
 
 use super::frame::{EncodedBatch, FrameKind, LogSchema};
-use super::index::{LOCAL_GRAIN, SeqIndex};
+use super::fence::take_over;
+use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::local::{LocalLog, LocalLogOptions};
+use super::object::{ObjectLog, ObjectLogOptions};
 use super::replay::{Recovered, Replay, ReplayBatch, ReplayPlan};
 use super::{Admission, EpochEnd, Log, LogListener};
 use crate::clock::SystemClock;
 use crate::error::{Error, Result};
-use crate::ids::{Epoch, LogPosition, PubNo, Seq};
-use crate::store::{Fs, LocalDir};
+use crate::ids::{Epoch, LogPosition, PubNo, Seq, ShardId};
+use crate::store::paths::ShardPaths;
+use crate::store::{Fs, LocalDir, ObjectBackend, Store};
 use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use object_store::memory::InMemory;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,11 +126,37 @@ impl Writer {
     }
 
     pub(super) fn local(fs: Arc<dyn Fs>, epoch: u64, next_seq: u64, options: LocalLogOptions) -> Self {
+        Self::local_at(fs, PathBuf::from(WAL_DIR), epoch, next_seq, options)
+    }
+
+    pub(super) fn local_at(
+        fs: Arc<dyn Fs>,
+        wal_dir: PathBuf,
+        epoch: u64,
+        next_seq: u64,
+        options: LocalLogOptions,
+    ) -> Self {
         let heard = Arc::new(Heard::default());
         let index = SeqIndex::new(LOCAL_GRAIN, Seq(next_seq), LogPosition::default());
         let log = LocalLog::open(
             fs,
-            PathBuf::from(WAL_DIR),
+            wal_dir,
+            Epoch(epoch),
+            log_schema(),
+            index,
+            options,
+            Arc::new(SystemClock::new()),
+            Arc::clone(&heard) as _,
+        );
+        Self::new(Box::new(log.expect("opens")), heard, Seq(next_seq), PubNo(next_seq))
+    }
+
+    pub(super) fn objects(store: &Arc<dyn Store>, epoch: u64, next_seq: u64, options: ObjectLogOptions) -> Self {
+        let heard = Arc::new(Heard::default());
+        let index = SeqIndex::new(OBJECT_GRAIN, Seq(next_seq), LogPosition::default());
+        let log = ObjectLog::open(
+            Arc::clone(store),
+            paths(),
             Epoch(epoch),
             log_schema(),
             index,
@@ -149,9 +179,14 @@ impl Writer {
 
     /// Puts rows whose ids are their seqs and waits until they are durable.
     pub(super) async fn put(&self, count: usize) -> Result<()> {
-        let first = self.next.lock().0.0 as i64;
-        let publication = self.append(put(&self.schema, first, count), Admission::Write).await?;
+        let publication = self.put_later(count).await?;
         self.heard.wait(publication).await
+    }
+
+    /// The same without waiting; the publication number to wait for.
+    pub(super) async fn put_later(&self, count: usize) -> Result<PubNo> {
+        let first = self.next.lock().0.0 as i64;
+        self.append(put(&self.schema, first, count), Admission::Write).await
     }
 }
 
@@ -162,6 +197,23 @@ pub(super) fn plan(from: LogPosition, seq: u64, current: u64, closed: Vec<EpochE
 /// Everything since the start of epoch 1.
 pub(super) fn from_start(current: u64) -> ReplayPlan {
     plan(LogPosition { epoch: Epoch(1), at: 0 }, 1, current, Vec::new())
+}
+
+pub(super) fn paths() -> ShardPaths {
+    ShardPaths::new(&"0".repeat(32), ShardId(0)).expect("a table id")
+}
+
+pub(super) fn memory() -> Arc<dyn Store> {
+    Arc::new(ObjectBackend::new(Arc::new(InMemory::new())))
+}
+
+/// What the writer of epoch `current` does first: shut the earlier ones out, then replay.
+pub(super) async fn recover_objects(
+    store: &Arc<dyn Store>,
+    plan: ReplayPlan,
+) -> Result<(Vec<ReplayBatch>, Recovered)> {
+    let closed = take_over(store, &paths(), plan.from, &plan.closed, plan.current).await?;
+    drain(Replay::objects(Arc::clone(store), paths(), log_schema(), ReplayPlan { closed, ..plan })).await
 }
 
 pub(super) async fn drain(mut replay: Replay) -> Result<(Vec<ReplayBatch>, Recovered)> {

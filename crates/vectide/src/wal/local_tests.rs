@@ -322,12 +322,14 @@ async fn a_permit_that_is_not_used_gives_its_room_back() {
 
 #[tokio::test]
 async fn a_failed_sync_ends_the_log_and_acknowledges_nothing_more() {
-    use crate::store::fault_fs::FaultFs;
-    let fs = SimFs::new();
-    let faults = FaultFs::new(fs.shared());
-    let writer = Writer::local(Arc::new(faults.clone()), 1, 1, small());
+    use crate::store::fault_fs::{FaultFs, Phase};
+    let faults = FaultFs::new(SimFs::new().shared());
+    let writer = Writer::local(faults.shared(), 1, 1, small());
     writer.put(1).await.expect("durable");
-    faults.fail("fs.sync_data", ".log", 1);
+    faults.set_hook(Arc::new(|point| match (point.op, point.phase) {
+        ("fs.sync_data", Phase::Before) => Err(std::io::Error::other("the device is gone")),
+        _ => Ok(()),
+    }));
     let error = writer.put(1).await.expect_err("the sync failed");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("outcome of the writes in flight is unknown"), "{error}");

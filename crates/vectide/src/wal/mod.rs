@@ -6,7 +6,7 @@
 //! `enqueue` calls is the order of the log, of seqs and of publication numbers; durability is a prefix of it.
 
 mod assemble;
-mod body;
+pub(crate) mod body;
 mod durable;
 pub(crate) mod fence;
 #[cfg(test)]
@@ -84,6 +84,11 @@ pub(crate) trait Log: Send + Sync + Debug {
 
     /// Queue and throughput figures; costs a few atomic loads.
     fn stats(&self) -> LogStats;
+}
+
+/// The epochs whose logs a replay reads. Nobody writes as epoch 0: it is a new shard's replay point.
+fn earlier_epochs(from: LogPosition, current: Epoch) -> impl Iterator<Item = Epoch> {
+    (from.epoch.0.max(1)..current.0).map(Epoch)
 }
 
 /// An epoch's folder in the shard's `wal` folder.

@@ -7,7 +7,7 @@
 
 use super::assemble::Assembler;
 pub(crate) use super::assemble::ReplayBatch;
-use super::EpochEnd;
+use super::{EpochEnd, earlier_epochs};
 use super::frame::LogSchema;
 use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::read_local::LocalReader;
@@ -200,7 +200,7 @@ fn replay_local(
     let mut frames = Assembler::new(Arc::clone(schema), plan.seq, SeqIndex::new(LOCAL_GRAIN, plan.seq, plan.from));
     let mut ends = Vec::new();
     let mut readers = Vec::new();
-    for epoch in (plan.from.epoch.0..plan.current.0).map(Epoch) {
+    for epoch in earlier_epochs(plan.from, plan.current) {
         let at = if epoch == plan.from.epoch { plan.from.at } else { 0 };
         let closed = plan.closed.iter().find(|end| end.epoch == epoch).map(|end| end.at);
         let from = LogPosition { epoch, at };
@@ -241,7 +241,7 @@ async fn replay_objects(
 ) -> Result<Recovered, Stopped> {
     let mut frames = Assembler::new(Arc::clone(schema), plan.seq, SeqIndex::new(OBJECT_GRAIN, plan.seq, plan.from));
     let mut ends = Vec::new();
-    for epoch in (plan.from.epoch.0..plan.current.0).map(Epoch) {
+    for epoch in earlier_epochs(plan.from, plan.current) {
         let at = if epoch == plan.from.epoch { plan.from.at } else { 0 };
         let limit = plan.closed.iter().find(|end| end.epoch == epoch).map(|end| end.at);
         let limit = limit.ok_or_else(|| Error::internal(format!("the log of epoch {epoch} was not fenced")))?;

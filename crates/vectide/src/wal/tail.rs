@@ -59,6 +59,10 @@ struct Follow {
 impl Follow {
     /// The recorded end of the log at the position, if it is recorded.
     fn end(&self) -> Option<u64> {
+        if self.position.epoch == Epoch(0) {
+            // Nobody writes as epoch 0: a new shard's replay point.
+            return Some(0);
+        }
         self.closed.iter().find(|end| end.epoch == self.position.epoch).map(|end| end.at)
     }
 

@@ -84,11 +84,46 @@ async fn a_stalled_writer_meets_the_takeover_even_if_what_followed_was_collected
     for _ in 0..5 {
         new.commit(raised.epoch, add_segment).await.expect("committed");
     }
-    // The collector keeps the version that raised an epoch and the one before it.
-    for version in raised.version + 1..raised.version + 5 {
-        store.delete(&paths::version(DIR, version)).await.expect("deleted");
-    }
+    assert_eq!(new.trim(1, &[]).await.expect("trimmed"), 4);
+    assert_eq!(new.versions().await.expect("listed"), [1, 2, 3, 8]);
     assert_eq!(old.commit(mine, add_segment).await.expect_err("fenced").kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test]
+async fn a_trim_keeps_the_newest_the_pinned_and_what_raised_an_epoch_with_the_one_before() {
+    let store = memory();
+    let mut owner = log(&store, 1);
+    owner.create(ShardManifest::empty()).await.expect("created");
+    for writer in 2..5 {
+        owner = log(&store, writer);
+        let raised = owner.raise_epoch().await.expect("raised");
+        for _ in 0..4 {
+            owner.commit(raised.epoch, add_segment).await.expect("committed");
+        }
+    }
+    // Version 1 and the raises at 2, 7 and 12; the newest is 16.
+    assert_eq!(owner.trim(16, &[]).await.expect("trimmed"), 0);
+    assert_eq!(owner.trim(3, &[4]).await.expect("trimmed"), 6);
+    let left = [1, 2, 4, 6, 7, 11, 12, 14, 15, 16];
+    assert_eq!(owner.versions().await.expect("listed"), left);
+    assert_eq!(owner.trim(3, &[4]).await.expect("trimmed"), 0);
+    let other = log(&store, 9);
+    assert_eq!(other.trim(3, &[4]).await.expect("trimmed"), 0, "the same is found from what is left");
+    owner.commit(Epoch(3), add_segment).await.expect("committed");
+    assert_eq!(owner.trim(3, &[]).await.expect("trimmed"), 2);
+    assert_eq!(other.versions().await.expect("listed"), [1, 2, 6, 7, 11, 12, 15, 16, 17]);
+}
+
+#[tokio::test]
+async fn a_trim_of_a_catalog_leaves_its_newest_hundred() {
+    let store = memory();
+    let catalog = Versioned::<Catalog>::new(store.clone(), paths::CATALOG_DIR, 1);
+    catalog.create(Catalog::empty()).await.expect("created");
+    for _ in 0..KEPT + 4 {
+        catalog.commit(Epoch(0), |c| Ok(c.clone())).await.expect("committed");
+    }
+    assert_eq!(catalog.trim(1, &[]).await.expect("trimmed"), 5);
+    assert_eq!(catalog.versions().await.expect("listed")[0], 6);
 }
 
 #[tokio::test]
