@@ -239,7 +239,7 @@ impl Parts {
     async fn wait_one(&mut self) -> object_store::Result<()> {
         match self.sending.join_next().await {
             Some(Ok(sent)) => sent,
-            Some(Err(source)) => Err(object_store::Error::JoinError { source }),
+            Some(Err(lost)) => Err(object_store::Error::Generic { store: "multipart upload", source: Box::new(lost) }),
             None => Ok(()),
         }
     }
