@@ -41,6 +41,12 @@ impl ObjectBackend {
         Self { once: store.clone(), store, cache: None }
     }
 
+    /// An empty store in memory.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self::new(Arc::new(object_store::memory::InMemory::new()))
+    }
+
     /// The same with a second client of the same bucket that sends each request once, used for conditional puts.
     #[must_use]
     pub fn with_once(mut self, once: Arc<dyn ObjectStore>) -> Self {
