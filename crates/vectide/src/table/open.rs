@@ -28,7 +28,8 @@ use std::sync::Weak;
 pub(crate) async fn open(ground: Ground) -> Result<Arc<Shard>> {
     let started = ground.clock.now();
     let dir = ground.paths.manifest_dir();
-    let manifest: Versioned<ShardManifest> = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
+    let manifest: Versioned<ShardManifest> =
+        Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
     manifest.load_latest().await?.ok_or_else(|| {
         Error::corrupt(format!("table {}: the catalog names it, but it has no manifest", ground.name))
     })?;
@@ -90,7 +91,8 @@ pub(crate) fn apply_mark(sources: &[Arc<Source>], row: RowId, publication: PubNo
         let offset = u32::try_from(row.0 - source.first_row.0).ok()?;
         (offset < source.rows().rows()).then_some((source, offset))
     });
-    let (source, offset) = found.ok_or_else(|| Error::corrupt(format!("an end mark names row {row}, which no segment holds")))?;
+    let (source, offset) =
+        found.ok_or_else(|| Error::corrupt(format!("an end mark names row {row}, which no segment holds")))?;
     source.ends.set(offset, publication);
     Ok(())
 }
@@ -160,9 +162,11 @@ pub(crate) async fn all_visible(shard: &Shard) -> Result<()> {
 
 /// Puts the shard into the care of the index workers and under the memory budget.
 pub(crate) fn register(shard: &Arc<Shard>) {
-    let indexed: Weak<dyn super::indexer::Indexed> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::indexer::Indexed>));
+    let indexed: Weak<dyn super::indexer::Indexed> =
+        Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::indexer::Indexed>));
     shard.ground.indexer.register(indexed);
-    let holder: Weak<dyn super::budget::Holder> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
+    let holder: Weak<dyn super::budget::Holder> =
+        Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
     shard.ground.budget.register(holder);
 }
 
@@ -231,23 +235,36 @@ fn start(shard: &Arc<Shard>, index: SeqIndex) -> Result<()> {
     Ok(())
 }
 
-fn start_log(
-    ground: &Ground,
-    epoch: Epoch,
-    index: SeqIndex,
-    listener: Arc<dyn LogListener>,
-) -> Result<Arc<dyn Log>> {
+fn start_log(ground: &Ground, epoch: Epoch, index: SeqIndex, listener: Arc<dyn LogListener>) -> Result<Arc<dyn Log>> {
     let (schema, clock) = (Arc::clone(&ground.log_schema), Arc::clone(&ground.clock));
     let options = &ground.options.wal;
     match ground.store.local() {
         Some(dir) => {
             let wal_dir = dir.root.join(ground.paths.wal_dir());
-            let log = crate::wal::local::LocalLog::open(dir.fs, wal_dir, epoch, schema, index, options.into(), clock, listener)?;
+            let log = crate::wal::local::LocalLog::open(
+                dir.fs,
+                wal_dir,
+                epoch,
+                schema,
+                index,
+                options.into(),
+                clock,
+                listener,
+            )?;
             Ok(Arc::new(log))
         }
         None => {
             let store = Arc::clone(&ground.store);
-            let log = crate::wal::object::ObjectLog::open(store, ground.paths.clone(), epoch, schema, index, options.into(), clock, listener)?;
+            let log = crate::wal::object::ObjectLog::open(
+                store,
+                ground.paths.clone(),
+                epoch,
+                schema,
+                index,
+                options.into(),
+                clock,
+                listener,
+            )?;
             Ok(Arc::new(log))
         }
     }

@@ -56,7 +56,8 @@ struct Looked {
 impl ReadTable {
     pub(crate) async fn open(ground: Ground) -> Result<Self> {
         let dir = ground.paths.manifest_dir();
-        let manifest: Versioned<ShardManifest> = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
+        let manifest: Versioned<ShardManifest> =
+            Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
         let (following, shard) = start_over(&ground, &manifest).await?;
         let looked = Mutex::new(Looked { at: ground.clock.now(), caught_up: true });
         let (following, shard) = (tokio::sync::Mutex::new(following), RwLock::new(shard));
@@ -223,15 +224,13 @@ impl Follower {
 }
 
 /// A shard over the newest manifest, caught up with the log.
-async fn start_over(
-    ground: &Ground,
-    manifest: &Versioned<ShardManifest>,
-) -> Result<(Following, Arc<Shard>)> {
+async fn start_over(ground: &Ground, manifest: &Versioned<ShardManifest>) -> Result<(Following, Arc<Shard>)> {
     let mut last = None;
     for _ in 0..MAX_RESTARTS {
-        let newest = manifest.load_latest().await?.ok_or_else(|| {
-            Error::not_found(format!("table {} has no manifest: it was dropped", ground.name))
-        })?;
+        let newest = manifest
+            .load_latest()
+            .await?
+            .ok_or_else(|| Error::not_found(format!("table {} has no manifest: it was dropped", ground.name)))?;
         let sources = match open_segments(ground, &newest).await {
             Ok(sources) => sources,
             // Collected between the manifest and now: there is a newer manifest.
