@@ -414,7 +414,7 @@ impl Inner {
             clock: Arc::clone(&self.clock),
             budget: Arc::clone(&self.budget),
             indexer: Arc::clone(&self.indexer),
-            lock: self.lock.clone(),
+            _lock: self.lock.clone(),
         })
     }
 

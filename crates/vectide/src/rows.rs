@@ -87,15 +87,6 @@ pub(crate) trait RowSource: Send + Sync {
     fn scan_nearest(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<Vec<Hit>>;
 }
 
-/// A row file's identity and marks, whatever tier its rows stand in now.
-#[derive(Debug)]
-pub(crate) struct RowFile {
-    /// The row id of offset 0.
-    pub(crate) first_row: crate::ids::RowId,
-    /// The rows' end marks.
-    pub(crate) ends: Arc<Ends>,
-}
-
 /// A batch of `rows` rows: the columns of `stored` at `projection`.
 pub(crate) fn projected(
     stored: &SchemaRef,

@@ -53,7 +53,6 @@ pub(crate) struct Sealed {
 pub(crate) struct InMemory {
     pub(crate) first_row: RowId,
     pub(crate) memtable: Arc<Memtable>,
-    pub(crate) ends: Arc<Ends>,
 }
 
 /// How far flushing has come.
@@ -79,8 +78,8 @@ pub(crate) struct Ground {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) indexer: Arc<Indexer>,
-    /// Keeps the directory locked for as long as anything of the shard runs.
-    pub(crate) lock: Option<Arc<dyn crate::store::LockGuard>>,
+    /// Never read: keeps the directory locked for as long as anything of the shard runs.
+    pub(crate) _lock: Option<Arc<dyn crate::store::LockGuard>>,
 }
 
 /// Counters that many threads add to.
@@ -148,7 +147,7 @@ impl Shard {
         let active = Arc::new(Memtable::new(ground.schema.clone(), Arc::clone(&ends), now.next_row)?);
         let source = Source::new(now.next_row, Arc::clone(&ends), Tier::Memtable(Arc::clone(&active)));
         sources.push(Arc::clone(&source));
-        let in_memory = vec![InMemory { first_row: now.next_row, memtable: Arc::clone(&active), ends }];
+        let in_memory = vec![InMemory { first_row: now.next_row, memtable: Arc::clone(&active) }];
         let section = Section {
             active,
             source,
@@ -229,7 +228,7 @@ impl Shard {
         };
         section.first = (section.next_seq, section.next_publication);
         section.born = None;
-        self.in_memory.write().push(InMemory { first_row, memtable: active, ends });
+        self.in_memory.write().push(InMemory { first_row, memtable: active });
         let mut view = self.view.write();
         let mut sources = view.sources.clone();
         sources.push(source);
