@@ -130,10 +130,16 @@ pub(crate) struct Shard {
 
 impl Shard {
     /// A shard over the manifest's segments with an empty active memtable and no log yet.
-    pub(crate) fn new(ground: Ground, manifest: Versioned<ShardManifest>, now: &ShardManifest, mut sources: Vec<Arc<Source>>) -> Result<Self> {
+    pub(crate) fn new(
+        ground: Ground,
+        manifest: Versioned<ShardManifest>,
+        now: &ShardManifest,
+        mut sources: Vec<Arc<Source>>,
+    ) -> Result<Self> {
         let publication = PubNo(now.next_publication.0 - 1);
         let live = sources.iter().map(|s| s.ends.count_live(0..s.rows().rows(), PubNo(u64::MAX))).sum();
-        let cut = crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
+        let cut =
+            crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
         let durable_first = ground.options.durability == crate::options::Durability::Durable;
         // Without vectors there is no graph to wait for.
         let tail_rows = if ground.schema.vectors().is_empty() { u32::MAX } else { ground.options.tail_rows };
@@ -286,7 +292,11 @@ impl Shard {
             None => Health::default(),
             Some((reason, since)) => {
                 let for_ms = self.ground.clock.now().saturating_sub(*since).as_millis();
-                Health { status: HealthStatus::Degraded, reason: Some(reason.clone()), for_ms: u64::try_from(for_ms).ok() }
+                Health {
+                    status: HealthStatus::Degraded,
+                    reason: Some(reason.clone()),
+                    for_ms: u64::try_from(for_ms).ok(),
+                }
             }
         }
     }
@@ -325,4 +335,3 @@ impl Indexed for Shard {
         false
     }
 }
-
