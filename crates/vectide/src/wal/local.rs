@@ -153,9 +153,7 @@ impl LocalLog {
             group_bytes: options.group_bytes,
             is_full: false,
         };
-        let thread = std::thread::Builder::new()
-            .name("vectide-log".into())
-            .spawn(move || worker.run())
+        let thread = crate::runtime::spawn_thread("vectide-log".into(), move || worker.run())
             .map_err(|e| Error::io("starting the log's thread", e))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)), epoch, fs, wal_dir })
     }
