@@ -8,7 +8,9 @@ use crate::ends::Ends;
 use crate::error::Result;
 use crate::ids::{PubNo, Seq};
 use crate::keys::KeyProbe;
-use arrow::record_batch::RecordBatch;
+use arrow::array::ArrayRef;
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use std::ops::Range;
 use std::sync::Arc;
 pub(crate) use vectide_graph::Hit;
@@ -79,11 +81,7 @@ pub(crate) trait RowSource: Send + Sync {
 
     /// The nearest visible rows, ascending by distance, at most `k`: by graph, plus an exact scan of visible rows that
     /// the graph does not hold yet. May give fewer than `k` although more are visible; the caller then scans.
-    fn search(
-        &self,
-        query: &VectorQuery<'_>,
-        visible: &Visible<'_>,
-    ) -> Result<(Vec<Hit>, SearchCost)>;
+    fn search(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<(Vec<Hit>, SearchCost)>;
 
     /// The nearest visible rows by exact scan of every visible row that has a vector.
     fn scan_nearest(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<Vec<Hit>>;
@@ -96,4 +94,21 @@ pub(crate) struct RowFile {
     pub(crate) first_row: crate::ids::RowId,
     /// The rows' end marks.
     pub(crate) ends: Arc<Ends>,
+}
+
+/// A batch of `rows` rows: the columns of `stored` at `projection`.
+pub(crate) fn projected(
+    stored: &SchemaRef,
+    projection: &[usize],
+    columns: Vec<ArrayRef>,
+    rows: usize,
+) -> Result<RecordBatch> {
+    let schema = Arc::new(stored.project(projection)?);
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(schema, columns, &options)?)
+}
+
+/// [`projected`] of no rows.
+pub(crate) fn no_rows(stored: &SchemaRef, projection: &[usize]) -> Result<RecordBatch> {
+    Ok(RecordBatch::new_empty(Arc::new(stored.project(projection)?)))
 }

@@ -13,6 +13,35 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 
+mod cache;
+pub mod fs;
+pub mod local;
+mod map;
+pub mod object;
+pub mod paths;
+pub mod retry;
+mod rng;
+pub mod stats;
+mod uri;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
+#[cfg(any(test, feature = "testing"))]
+pub mod fault;
+#[cfg(any(test, feature = "testing"))]
+pub mod fault_fs;
+#[cfg(any(test, feature = "testing"))]
+pub mod objects_only;
+#[cfg(any(test, feature = "testing"))]
+pub mod sim;
+
+pub use fs::DiskFs;
+pub use local::{LocalStore, sweep_temporaries};
+pub use object::ObjectBackend;
+pub use retry::{RetryOptions, RetryStore};
+pub use stats::{Metered, OpStats, StoreStats};
+pub use uri::{S3Options, StoreOptions, open_existing_uri, open_uri};
+
 /// An object's name and size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectMeta {
@@ -73,6 +102,11 @@ pub trait Store: Send + Sync + Debug {
 
     /// The local directory's files, where this store is one: the log then writes files instead of objects.
     fn local(&self) -> Option<LocalDir>;
+
+    /// Requests, errors and bytes so far, by operation; zeros for a store that nothing counts. A few atomic loads.
+    fn stats(&self) -> StoreStats {
+        StoreStats::default()
+    }
 }
 
 /// An object being written.
@@ -84,6 +118,11 @@ pub trait ObjectWriter: Send {
     async fn finish(self: Box<Self>) -> Result<Written>;
 }
 
+/// The error of an object that is not as long as its manifest says.
+fn wrong_length(path: &str, expected: u64, actual: u64) -> crate::Error {
+    crate::Error::corrupt(format!("{path} is damaged: expected {expected} bytes, it has {actual}"))
+}
+
 /// A store's directory as files: the root on the machine and the layer that reaches it.
 #[derive(Clone, Debug)]
 pub struct LocalDir {
@@ -91,6 +130,16 @@ pub struct LocalDir {
     pub root: std::path::PathBuf,
     /// The file layer.
     pub fs: Arc<dyn Fs>,
+}
+
+impl LocalDir {
+    /// Where a store path lies on the machine.
+    #[must_use]
+    pub fn file(&self, path: &str) -> std::path::PathBuf {
+        let mut file = self.root.clone();
+        file.extend(path.split('/').filter(|part| !part.is_empty()));
+        file
+    }
 }
 
 /// A name in a directory.
@@ -118,6 +167,11 @@ pub trait Fs: Send + Sync + Debug {
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file's name.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory if it is empty; any error leaves it as it was. Not durable until its parent is synced.
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Removes a directory and all below it.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
     /// The entries of a directory, sorted by name; `NotFound` if it does not exist.

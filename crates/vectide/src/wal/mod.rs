@@ -5,9 +5,30 @@
 //! the [`LogListener`] how far the log is durable. `table/open` reads it back through [`replay`]. Invariant: the order of
 //! `enqueue` calls is the order of the log, of seqs and of publication numbers; durability is a prefix of it.
 
+mod assemble;
+pub(crate) mod body;
+mod durable;
+pub(crate) mod fence;
+#[cfg(test)]
+mod fixture;
+pub(crate) mod frame;
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub(crate) mod fuzz;
+pub(crate) mod index;
+pub(crate) mod local;
+pub(crate) mod object;
+pub(crate) mod queue;
+mod read_local;
+mod read_object;
+pub(crate) mod replay;
+pub(crate) mod tail;
+
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
+pub use crate::manifest::EpochEnd;
 use async_trait::async_trait;
+pub(crate) use queue::LogPermit;
+pub use queue::LogStats;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -32,13 +53,20 @@ pub(crate) enum Admission {
 /// A shard's log in its writer's hands.
 #[async_trait]
 pub(crate) trait Log: Send + Sync + Debug {
-    /// Makes sure that `bytes` more can be appended without running out of disk space or queue, waiting while the queue
-    /// is full. `Unavailable` if the disk is full: nothing was written, a later call may succeed. `Fenced`, `Closed` or
-    /// the failure's kind once the log has failed.
-    async fn admit(&self, bytes: u64, admission: Admission) -> Result<()>;
+    /// Room for a batch of `rows` rows and `bytes` log bytes if there is some at once, else `None`: then [`Log::admit`].
+    fn try_admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<Option<LogPermit>>;
 
-    /// Appends an admitted batch to the queue. O(parts), never blocks: called inside the publication section.
-    fn enqueue(&self, batch: Arc<frame::EncodedBatch>, first_seq: Seq, publication: PubNo);
+    /// Makes sure that a batch can be appended without running out of disk space or queue, waiting in line while the
+    /// queue is full. Dropping the permit gives the room back.
+    ///
+    /// # Errors
+    /// `Unavailable` if the disk is full: nothing was written, a later call may succeed. `Fenced`, `Closed` or the
+    /// failure's kind once the log has failed.
+    async fn admit(&self, rows: u64, bytes: u64, admission: Admission) -> Result<LogPermit>;
+
+    /// Appends an admitted batch to the queue. O(1), never blocks: called inside the publication section. After the log
+    /// has failed or was closed it does nothing: the batch is never reported durable.
+    fn enqueue(&self, permit: LogPermit, batch: Arc<frame::EncodedBatch>, first_seq: Seq, publication: PubNo);
 
     /// A position at or before the first frame whose rows begin at `seq` or later: where a replay that skips everything
     /// below `seq` has to start. Exact enough that what lies before it may be trimmed.
@@ -51,16 +79,20 @@ pub(crate) trait Log: Send + Sync + Debug {
     async fn close(&self) -> Result<EpochEnd>;
 
     /// Queue and throughput figures; costs a few atomic loads.
-    fn stats(&self) -> queue::LogStats;
+    fn stats(&self) -> LogStats;
 }
 
-/// Where a writer's log ends: recorded in the manifest once it was closed cleanly or recovered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct EpochEnd {
-    /// Whose log.
-    pub epoch: Epoch,
-    /// First byte or object number behind its last whole batch.
-    pub at: u64,
-    /// The last seq that it made durable (or the last one before it, if it wrote nothing).
-    pub last_seq: Seq,
+/// The epochs whose logs a replay reads. Nobody writes as epoch 0: it is a new shard's replay point.
+fn earlier_epochs(from: LogPosition, current: Epoch) -> impl Iterator<Item = Epoch> {
+    (from.epoch.0.max(1)..current.0).map(Epoch)
+}
+
+/// An epoch's folder in the shard's `wal` folder.
+pub(crate) fn epoch_name(epoch: Epoch) -> String {
+    format!("{:020}", epoch.0)
+}
+
+/// The log file whose first byte stands at `start`, in its epoch's folder.
+pub(crate) fn log_file_name(start: u64) -> String {
+    format!("{start:020}.log")
 }

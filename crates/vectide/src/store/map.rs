@@ -1,0 +1,57 @@
+//! An open file goes in, its bytes come out, mapped into memory.
+//!
+//! `store/fs` calls it for [`File::map`](super::File::map). This is the only file of the crate with `unsafe` in it.
+//! Invariant: what is mapped is never written, cut or extended while it is mapped.
+#![allow(unsafe_code)]
+
+use bytes::Bytes;
+use std::fs::File;
+use std::io;
+
+/// The first `len` bytes of `file` as memory: pages are read when they are touched, and given back by the kernel under
+/// pressure. `UnexpectedEof` if the file is shorter. The mapping lives as long as the last clone of the bytes.
+pub(super) fn map(file: &File, len: u64) -> io::Result<Bytes> {
+    if file.metadata()?.len() < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    if len == 0 {
+        return Ok(Bytes::new());
+    }
+    let size = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    let mut options = memmap2::MmapOptions::new();
+    options.len(size);
+    // SAFETY:
+    // 1. The mapping is read-only and private to reading: no `&mut` to its bytes exists anywhere in the process.
+    // 2. The range lies within the file (checked above), and nobody shortens the file afterwards: Vectide maps finished
+    //    objects only, which are written under another name, never opened for writing again, and removed by unlinking,
+    //    which leaves the pages of a mapping intact. So no access can fault past the end and no byte changes.
+    // 3. The file's directory belongs to the database. A foreign process that truncates files in it can still kill
+    //    readers with SIGBUS, as with any engine that maps its files; that is outside what we defend against.
+    // 4. The mapping owns its pages independently of the descriptor, and `Bytes` owns the mapping until its last clone.
+    let mapping = unsafe { options.map(file)? };
+    Ok(Bytes::from_owner(mapping))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_outlives_the_file_and_its_name() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("x");
+        std::fs::write(&path, vec![7u8; 10_000]).expect("written");
+        let file = File::open(&path).expect("opened");
+        let bytes = map(&file, 10_000).expect("mapped");
+        drop(file);
+        std::fs::remove_file(&path).expect("removed");
+        assert!(bytes.slice(9_000..).iter().all(|b| *b == 7));
+    }
+
+    #[test]
+    fn a_file_shorter_than_asked_is_refused_before_it_is_touched() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        assert_eq!(map(&file, 1).expect_err("too short").kind(), io::ErrorKind::UnexpectedEof);
+        assert!(map(&file, 0).expect("nothing to map").is_empty());
+    }
+}
