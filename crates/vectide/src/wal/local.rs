@@ -12,7 +12,7 @@ mod files;
 
 use super::frame::{EncodedBatch, LogSchema, Place};
 use super::index::SeqIndex;
-use super::queue::{LogStats, LogPermit, Queue, QueueLimits, Space, SpaceHold};
+use super::queue::{LogPermit, LogStats, Queue, QueueLimits, Space, SpaceHold};
 use super::{Admission, EpochEnd, Log, LogListener};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -212,6 +212,7 @@ impl Log for LocalLog {
         }
         self.shared.queue.appended(batch.rows(), batch.bytes(), since);
         inbox.batches.push_back(Pending { batch, first_seq, publication, since, _permit: permit });
+        drop(inbox);
         self.shared.wake.notify_one();
     }
 
@@ -231,10 +232,9 @@ impl Log for LocalLog {
         }
         let current = reply.await.map_err(|_| self.stopped())?;
         let (fs, wal_dir, epoch) = (Arc::clone(&self.fs), self.wal_dir.clone(), self.epoch);
-        let removed =
-            tokio::task::spawn_blocking(move || files::trim(fs.as_ref(), &wal_dir, position, epoch, current))
-                .await
-                .map_err(|e| Error::internal("trimming the log was cut short").with_source(e))??;
+        let removed = tokio::task::spawn_blocking(move || files::trim(fs.as_ref(), &wal_dir, position, epoch, current))
+            .await
+            .map_err(|e| Error::internal("trimming the log was cut short").with_source(e))??;
         self.shared.queue.objects_trimmed(removed);
         self.shared.index.lock().trim(position);
         Ok(())
@@ -315,8 +315,8 @@ impl Worker {
             if work.is_last {
                 return self.finish();
             }
-            if self.files.is_low() && !self.is_full {
-                match self.extend(0) {
+            if self.files.is_low(self.shared.reserve) && !self.is_full {
+                match self.extend(0, 0) {
                     Err(NoSpace::Broken(error)) => return self.die(error, Work::default()),
                     Err(NoSpace::Full(_)) => self.is_full = true,
                     Ok(()) => {}
@@ -377,13 +377,14 @@ impl Worker {
             if let Some(hold) = self.shared.space.take(bytes, reserve) {
                 return Ok(hold);
             }
-            // Others may take some of it meanwhile, hence the loop. The reserve is filled up on the way.
-            self.extend((bytes + self.shared.reserve).saturating_sub(self.shared.space.free()))?;
+            // Others may take some of it meanwhile, hence the loop. The reserve is filled up on the way if there is room.
+            let free = self.shared.space.free();
+            self.extend((bytes + self.shared.reserve).saturating_sub(free), (bytes + reserve).saturating_sub(free))?;
         }
     }
 
-    fn extend(&mut self, need: u64) -> Result<(), NoSpace> {
-        if self.files.extend(need)? {
+    fn extend(&mut self, need: u64, least: u64) -> Result<(), NoSpace> {
+        if self.files.extend(need, least)? {
             self.shared.queue.object_created();
         }
         self.is_full = false;
