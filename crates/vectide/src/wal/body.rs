@@ -142,8 +142,19 @@ pub(super) fn without_slack(batch: &RecordBatch) -> Result<RecordBatch> {
 /// # Errors
 /// `Corrupt` if the bytes are no record batch of `schema` with `rows` rows.
 pub(super) fn decode(body: &Buffer, schema: &SchemaRef, rows: usize) -> Result<RecordBatch> {
+    decode_columns(body, schema, rows, None).map_err(|e| e.context("log body"))
+}
+
+/// [`decode`] of the columns at `projection` alone, `None` for all; the others are neither read nor validated. A
+/// segment's files hold the same messages.
+pub(crate) fn decode_columns(
+    body: &Buffer,
+    schema: &SchemaRef,
+    rows: usize,
+    projection: Option<&[usize]>,
+) -> Result<RecordBatch> {
     let bytes = body.as_slice();
-    let bad = |what: &str| Error::corrupt(format!("log body is no record batch of the table's schema: {what}"));
+    let bad = |what: &str| Error::corrupt(format!("no record batch of the expected schema: {what}"));
     if bytes.len() < 8 || bytes[..4] != [0xff; 4] {
         return Err(bad("it does not begin with an Arrow message"));
     }
@@ -159,12 +170,12 @@ pub(super) fn decode(body: &Buffer, schema: &SchemaRef, rows: usize) -> Result<R
         return Err(bad("it is compressed or of another version"));
     }
     if message.bodyLength() != data.len() as i64 || batch.length() != rows as i64 {
-        return Err(bad("its lengths disagree with the frame's"));
+        return Err(bad("its lengths are not the expected ones"));
     }
     Shape::of(&batch, data.len()).and_then(|shape| shape.check(schema, rows as i64)).map_err(bad)?;
     let none = HashMap::new();
     RecordBatchDecoder::try_new(&data, batch, Arc::clone(schema), &none, &MetadataVersion::V5)
-        .and_then(RecordBatchDecoder::read_record_batch)
+        .and_then(|decoder| decoder.with_projection(projection).read_record_batch())
         .map_err(|e| bad(&e.to_string()).with_source(e))
 }
 

@@ -48,6 +48,18 @@ pub(crate) struct LocalLogOptions {
     pub(crate) queue: QueueLimits,
 }
 
+impl From<&crate::options::WalOptions> for LocalLogOptions {
+    fn from(options: &crate::options::WalOptions) -> Self {
+        let defaults = Self::default();
+        Self {
+            file_bytes: options.file_bytes,
+            first_file_bytes: defaults.first_file_bytes.min(options.file_bytes),
+            queue: QueueLimits { bytes: options.queue_bytes, rows: options.queue_rows },
+            ..defaults
+        }
+    }
+}
+
 impl Default for LocalLogOptions {
     fn default() -> Self {
         Self {

@@ -45,6 +45,17 @@ pub(crate) struct ObjectLogOptions {
     pub(crate) queue: QueueLimits,
 }
 
+impl From<&crate::options::WalOptions> for ObjectLogOptions {
+    fn from(options: &crate::options::WalOptions) -> Self {
+        Self {
+            object_bytes: options.object_bytes,
+            puts_in_flight: options.puts_in_flight,
+            queue: QueueLimits { bytes: options.queue_bytes, rows: options.queue_rows },
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for ObjectLogOptions {
     fn default() -> Self {
         Self {

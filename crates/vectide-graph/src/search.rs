@@ -1,0 +1,237 @@
+//! The traversal: a query walks a graph's links towards its nearest nodes. The
+//! same code searches live graphs and mapped ones, and finds a new node's
+//! candidates.
+
+use crate::beam::Beam;
+use crate::distance::{Kernel, Task};
+use crate::hit::{Hit, Key};
+use crate::params::Params;
+use crate::query::Query;
+use crate::scratch::{Scratch, Work};
+use crate::space::{Exact, Space};
+use crate::vectors::Vectors;
+
+pub(crate) mod sealed {
+    /// Only this crate's graphs can be traversed.
+    pub trait View: Send + Sync {
+        /// The node to start from.
+        fn entry_point(&self) -> Option<u32>;
+        /// The level of a node; 0 for an id that is not one.
+        fn level(&self, id: u32) -> u8;
+        /// Appends a node's links on a level, each at least once.
+        fn read_links(&self, level: u8, id: u32, out: &mut Vec<u32>);
+        /// Asks for the cache lines of a node's level-0 links.
+        fn prefetch_links(&self, id: u32);
+        /// Ids that may be nodes are below this one.
+        fn end(&self) -> u32;
+        /// Whether the id is a node.
+        fn is_node(&self, id: u32) -> bool;
+    }
+}
+
+/// A graph that can be searched: [`Graph`](crate::Graph) or
+/// [`MappedGraph`](crate::MappedGraph).
+pub trait GraphView: sealed::View {
+    /// What it was built with.
+    fn params(&self) -> &Params;
+}
+
+/// Whether a row may be a hit.
+pub(crate) type Accept<'a> = &'a dyn Fn(u32) -> bool;
+
+/// Finds the `k` accepted rows nearest to `query`, ascending.
+///
+/// `ef` is how many accepted candidates are followed up (at least `k`): more find
+/// more of the true neighbours and cost more. Rows that `accept` refuses are
+/// walked through but take no place, so `k` hits come back whenever `k` accepted
+/// nodes are in the graph, at worst after a walk through all of it. `accept` is
+/// asked at most once per node.
+///
+/// Runs beside any number of inserts, takes no lock, and sees every node whose
+/// insert had returned.
+///
+/// # Panics
+/// If graph, vectors and query differ in dimension or metric.
+pub fn search<G: GraphView, V: Vectors>(
+    graph: &G,
+    vectors: &V,
+    query: &Query,
+    k: usize,
+    ef: usize,
+    accept: &impl Fn(u32) -> bool,
+    scratch: &mut Scratch,
+) -> Vec<Hit> {
+    let params = graph.params();
+    assert_eq!(query.metric(), params.metric, "the query was prepared for another metric");
+    assert_eq!(query.dim(), params.dim, "the query is of another dimension than the graph");
+    assert_eq!(vectors.dim(), params.dim as usize, "the vectors are of another dimension");
+    if k == 0 {
+        return Vec::new();
+    }
+    let isa = scratch.isa;
+    let work = &mut scratch.work;
+    let ef = ef.max(k);
+    isa.run(Search { graph, vectors, query, ef, accept, work });
+    let hits = work.beam.keys().iter().take(k).map(|key| key.hit()).collect();
+    work.settle();
+    hits
+}
+
+struct Search<'a, G, V> {
+    graph: &'a G,
+    vectors: &'a V,
+    query: &'a Query,
+    ef: usize,
+    accept: Accept<'a>,
+    work: &'a mut Work,
+}
+
+impl<G: GraphView, V: Vectors> Task for Search<'_, G, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) {
+        let Self { graph, vectors, query, ef, accept, work } = self;
+        let space = Exact::new(kernel, query.metric(), vectors);
+        let Some(entry) = graph.entry_point() else {
+            work.beam.reset(ef);
+            return;
+        };
+        let query = query.values();
+        let start = descend(graph, &space, query, entry, 0, work);
+        traverse(graph, &space, query, 0, start, ef, Some(accept), work);
+    }
+}
+
+/// Walks greedily from `entry` down to the level above `level`, and returns the
+/// nearest node found there.
+#[inline(always)]
+pub(crate) fn descend<G: sealed::View, S: Space>(
+    graph: &G,
+    space: &S,
+    query: &S::Query,
+    entry: u32,
+    level: u8,
+    work: &mut Work,
+) -> Key {
+    // An entry point without a vector can only come from a damaged graph; its
+    // links still lead on.
+    let mut best = Key::new(measure_one(space, query, entry), entry);
+    for level in (level + 1..=graph.level(entry)).rev() {
+        loop {
+            let from = best;
+            work.links.clear();
+            graph.read_links(level, from.id(), &mut work.links);
+            measure(space, query, &work.links, |id, distance| {
+                best = best.min(Key::new(distance, id));
+            });
+            if best == from {
+                break;
+            }
+        }
+    }
+    best
+}
+
+/// Collects in `work.beam` the `ef` accepted nodes on `level` nearest to `query`
+/// (Algorithm 2), starting from `start`. `work.visited` holds the distances of
+/// all nodes that were measured.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "the arguments of Algorithm 2, and buffers")]
+pub(crate) fn traverse<G: sealed::View, S: Space>(
+    graph: &G,
+    space: &S,
+    query: &S::Query,
+    level: u8,
+    start: Key,
+    ef: usize,
+    accept: Option<Accept<'_>>,
+    work: &mut Work,
+) {
+    let Work { beam, visited, links, .. } = work;
+    beam.reset(ef);
+    visited.reset(16 * ef);
+    visited.insert(start.id());
+    visited.set_distance(start.id(), start.distance());
+    if space.row(start.id()).is_some() {
+        offer(beam, start, accept);
+    } else {
+        beam.offer_rejected(start);
+    }
+    while let Some(id) = beam.pop() {
+        links.clear();
+        graph.read_links(level, id, links);
+        links.retain(|&id| visited.insert(id));
+        if level == 0
+            && let Some(next) = beam.peek_accepted()
+        {
+            graph.prefetch_links(next.id());
+        }
+        measure(space, query, links, |id, distance| {
+            visited.set_distance(id, distance);
+            if distance <= beam.bound() {
+                offer(beam, Key::new(distance, id), accept);
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn offer(beam: &mut Beam, key: Key, accept: Option<Accept<'_>>) {
+    if accept.is_none_or(|accept| accept(key.id())) {
+        beam.offer(key);
+    } else {
+        beam.offer_rejected(key);
+    }
+}
+
+/// Nodes measured together.
+const BATCH: usize = 32;
+/// Rows asked for before they are compared.
+const AHEAD: usize = 4;
+
+/// How far one node is; a node without a vector is as far as can be.
+#[inline(always)]
+pub(crate) fn measure_one<S: Space>(space: &S, query: &S::Query, id: u32) -> f32 {
+    match space.row(id) {
+        Some(row) => space.distance(query, row),
+        None => f32::MAX,
+    }
+}
+
+/// Measures how far `ids` are from `query`, four at a time, the next rows on
+/// their way meanwhile. Ids without a vector are passed over.
+#[inline(always)]
+pub(crate) fn measure<S: Space>(space: &S, query: &S::Query, ids: &[u32], mut each: impl FnMut(u32, f32)) {
+    for batch in ids.chunks(BATCH) {
+        let mut rows = [S::Row::default(); BATCH];
+        let mut found = [0u32; BATCH];
+        let mut count = 0;
+        for &id in batch {
+            if let Some(row) = space.row(id) {
+                if count < AHEAD {
+                    space.prefetch(row);
+                }
+                rows[count] = row;
+                found[count] = id;
+                count += 1;
+            }
+        }
+        let mut at = 0;
+        while at + 4 <= count {
+            for row in &rows[(at + AHEAD).min(count)..(at + AHEAD + 4).min(count)] {
+                space.prefetch(*row);
+            }
+            let four = [rows[at], rows[at + 1], rows[at + 2], rows[at + 3]];
+            let distances = space.distance_four(query, four);
+            for (lane, distance) in distances.into_iter().enumerate() {
+                each(found[at + lane], distance);
+            }
+            at += 4;
+        }
+        while at < count {
+            each(found[at], space.distance(query, rows[at]));
+            at += 1;
+        }
+    }
+}

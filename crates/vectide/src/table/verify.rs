@@ -1,0 +1,72 @@
+//! Checks a table's stored parts against one another.
+//!
+//! In: the newest manifest and a pinned reader. Every segment's parts are read back and checked (`segment`), then every
+//! live row's key is met once, and the live rows are counted. Called by `Table::verify` and `ReadTable::verify`.
+
+use super::shard::Ground;
+use crate::ends::Ends;
+use crate::error::{Error, Result};
+use crate::keys::KeyArray;
+use crate::manifest::ShardManifest;
+use crate::search::Reader;
+use crate::segment::Segment;
+use crate::stats::VerifyReport;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Reads and checks everything; `Corrupt` at the first damage.
+pub(crate) async fn verify(ground: &Ground, manifest: &ShardManifest, reader: Reader) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    for meta in &manifest.segments {
+        let dir = ground.paths.segment_dir(&meta.id);
+        // A fresh mapping with marks of its own: what is checked is what the disk says.
+        let segment = Segment::open(&ground.store, &dir, meta, &ground.schema, Arc::new(Ends::default())).await?;
+        let meta = meta.clone();
+        let checked = tokio::task::spawn_blocking(move || segment.verify(&meta)).await;
+        let checked = checked.map_err(|e| Error::internal("verifying a segment").with_source(e))??;
+        report.segments += 1;
+        report.parts += checked.parts;
+        report.bytes += checked.bytes;
+        report.rows += checked.rows;
+        report.reachable_nodes += checked.reachable_nodes;
+    }
+    let (live_rows, keys) = tokio::task::spawn_blocking(move || count_live(&reader))
+        .await
+        .map_err(|e| Error::internal("verifying the rows").with_source(e))??;
+    report.live_rows = live_rows;
+    report.keys = keys;
+    Ok(report)
+}
+
+/// Counts the live rows and makes sure that no key has two.
+fn count_live(reader: &Reader) -> Result<(u64, u64)> {
+    let key = reader.schema.key().map(|key| key.index);
+    let projection: Vec<usize> = key.into_iter().collect();
+    let mut seen: HashMap<u64, Vec<(usize, usize)>> = HashMap::new();
+    let mut chunks: Vec<KeyArray> = Vec::new();
+    let mut live = 0u64;
+    for source in 0..reader.pinned.view.sources.len() {
+        let mut from = 0;
+        while let Some((batch, next)) = reader.scan_chunk(source, from, &projection)? {
+            from = next;
+            live += batch.num_rows() as u64;
+            if key.is_none() {
+                continue;
+            }
+            let keys = KeyArray::new(batch.column(0))?;
+            for (row, hash) in keys.hashes().into_iter().enumerate() {
+                let same = seen.entry(hash).or_default();
+                if same.iter().any(|&(chunk, other)| keys.equals(row, chunks.get(chunk).unwrap_or(&keys), other)) {
+                    return Err(Error::corrupt(format!("key {} has two live rows", keys.display(row))));
+                }
+                same.push((chunks.len(), row));
+            }
+            chunks.push(keys);
+        }
+    }
+    let counted = reader.pinned.cut.live;
+    if live != counted {
+        return Err(Error::corrupt(format!("{live} rows live, the table counts {counted}")));
+    }
+    Ok((live, if key.is_some() { live } else { 0 }))
+}

@@ -1,0 +1,9 @@
+//! The engine through its public API: one binary, a module per promise.
+
+mod bad_input;
+mod newest_wins;
+mod operations;
+mod readers;
+mod recall;
+mod recovery;
+mod support;
