@@ -16,7 +16,6 @@ pub const POINTS: &[&str] = &[
     "open.replay.after",
     "open.ends.after",
     "wal.replay.sync.before",
-    "wal.replay.sync_dir.before",
     "wal.fence.put.before",
     "wal.fence.put.after",
     "wal.local.mkdir.before",
