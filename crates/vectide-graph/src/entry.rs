@@ -44,10 +44,7 @@ impl Entry {
             let was = unpack(old);
             let new = pack(was.len + 1, promoted.or(was.id).unwrap_or(NONE));
             // ORDERING: see `add`; a failure publishes and reads nothing.
-            match self
-                .0
-                .compare_exchange_weak(old, new, ordering, Ordering::Relaxed)
-            {
+            match self.0.compare_exchange_weak(old, new, ordering, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
             }
@@ -61,10 +58,7 @@ fn pack(len: u32, id: u32) -> u64 {
 
 fn unpack(word: u64) -> EntryPoint {
     let id = word as u32;
-    EntryPoint {
-        len: (word >> 32) as u32,
-        id: (id != NONE).then_some(id),
-    }
+    EntryPoint { len: (word >> 32) as u32, id: (id != NONE).then_some(id) }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -77,20 +71,8 @@ mod tests {
         assert_eq!(entry.load(), EntryPoint { len: 0, id: None });
         entry.add(Some(7));
         entry.add(None);
-        assert_eq!(
-            entry.load(),
-            EntryPoint {
-                len: 2,
-                id: Some(7)
-            }
-        );
+        assert_eq!(entry.load(), EntryPoint { len: 2, id: Some(7) });
         entry.add(Some(0));
-        assert_eq!(
-            entry.load(),
-            EntryPoint {
-                len: 3,
-                id: Some(0)
-            }
-        );
+        assert_eq!(entry.load(), EntryPoint { len: 3, id: Some(0) });
     }
 }

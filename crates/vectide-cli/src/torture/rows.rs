@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use vectide::arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray, UInt64Array};
+use vectide::arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray, UInt64Array,
+};
 use vectide::arrow::datatypes::{DataType, Field, Float32Type, Int64Type, UInt64Type};
 use vectide::{Options, Table, TableSchema, WalOptions};
 

@@ -121,7 +121,12 @@ impl Harness {
     }
 
     /// Runs writers until they are killed.
-    fn write_and_kill(&mut self, ground: &mut Ground, target: Option<&Target>, is_error: bool) -> Result<Report, String> {
+    fn write_and_kill(
+        &mut self,
+        ground: &mut Ground,
+        target: Option<&Target>,
+        is_error: bool,
+    ) -> Result<Report, String> {
         let action = if is_error { "error" } else { "kill" };
         let armed = target.map_or(String::new(), |target| format!("{}={action}@{}", target.name, target.nth));
         let (seed, writers) = (self.rng.next() >> 1, 1 + self.rng.below(6));
@@ -227,11 +232,23 @@ impl Harness {
         let share = 100.0 * figures.in_flight as f64 / figures.writing.max(1) as f64;
         let seconds = figures.written_for.as_secs_f64();
         self.points.print();
-        println!("{rounds} rounds, {} kills in {:.1} s: nothing lost, doubled or resurrected", figures.kills, took.as_secs_f64());
-        println!("killed while writing: {} ({share:.0}% with writes in flight); while recovering: {}", figures.writing, figures.recovering);
+        println!(
+            "{rounds} rounds, {} kills in {:.1} s: nothing lost, doubled or resurrected",
+            figures.kills,
+            took.as_secs_f64()
+        );
+        println!(
+            "killed while writing: {} ({share:.0}% with writes in flight); while recovering: {}",
+            figures.writing, figures.recovering
+        );
         println!("rounds with an injected error: {}; second opens refused: {}", figures.errors, figures.conflicts);
         println!("unacknowledged writes found whole: {}, absent: {}", figures.settled.whole, figures.settled.absent);
-        println!("acknowledged: {} batches, {} rows; {:.0} rows/s", figures.batches, figures.rows, figures.rows as f64 / seconds);
+        println!(
+            "acknowledged: {} batches, {} rows; {:.0} rows/s",
+            figures.batches,
+            figures.rows,
+            figures.rows as f64 / seconds
+        );
         let missed = self.points.missed();
         println!("points: {} of {} were died at", self.points.len() - missed.len(), self.points.len());
         assert!(share >= 90.0, "too few kills met writes in flight: {share:.0}%");

@@ -46,7 +46,8 @@ impl Model {
         let mut settled = Settled::default();
         for op in under_way {
             let after = |_: &i64| (op.kind != Kind::Delete).then_some(op.version);
-            let agrees = |wanted: &dyn Fn(&i64) -> Option<u64>| op.keys.iter().all(|k| found.get(k).copied() == wanted(k));
+            let agrees =
+                |wanted: &dyn Fn(&i64) -> Option<u64>| op.keys.iter().all(|k| found.get(k).copied() == wanted(k));
             if agrees(&|key| self.rows.get(key).copied()) {
                 settled.absent += 1;
             } else if agrees(&after) {
@@ -91,7 +92,9 @@ mod tests {
         let settle = |rows: &[(i64, u64)]| model.clone().settle(&under_way, &found(rows));
         assert_eq!(settle(&[(1, 1), (2, 1)]), Ok(Settled { whole: 0, absent: 2 }));
         assert_eq!(settle(&[(2, 3), (4, 3)]), Ok(Settled { whole: 2, absent: 0 }));
-        for bad in [&[(1, 1)][..], &[(1, 1), (2, 3)], &[(1, 1), (2, 1), (4, 3)], &[(1, 1), (2, 1), (3, 1)], &[(1, 0), (2, 1)]] {
+        for bad in
+            [&[(1, 1)][..], &[(1, 1), (2, 3)], &[(1, 1), (2, 1), (4, 3)], &[(1, 1), (2, 1), (3, 1)], &[(1, 0), (2, 1)]]
+        {
             assert!(settle(bad).is_err(), "{bad:?}");
         }
         let mut decided = model.clone();

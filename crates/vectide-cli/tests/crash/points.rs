@@ -70,14 +70,16 @@ impl Points {
     /// One of the points that were hit least, preferring those tried least.
     pub fn next(&mut self, rng: &mut Rng) -> Target {
         let least = self.0.values().map(|tally| (tally.kills, tally.tries)).min().expect("there are points");
-        let candidates: Vec<_> = self.0.iter().filter(|(_, t)| (t.kills, t.tries) == least).map(|(key, _)| key.clone()).collect();
+        let candidates: Vec<_> =
+            self.0.iter().filter(|(_, t)| (t.kills, t.tries) == least).map(|(key, _)| key.clone()).collect();
         let key = candidates[rng.below(candidates.len() as u64) as usize].clone();
         let tally = self.0.get_mut(&key).expect("just found");
         tally.tries += 1;
         let in_recovery = tally.written == 0 || (tally.recovered > 0 && tally.tries % 2 == 0);
         let passed = if in_recovery { tally.recovered } else { tally.written };
         // The first try is anywhere, later ones where the point is surely passed.
-        let nth = if tally.tries == 1 { 1 + rng.below(passed.clamp(1, 200)) } else { 1 + rng.below(passed.clamp(1, 3)) };
+        let nth =
+            if tally.tries == 1 { 1 + rng.below(passed.clamp(1, 200)) } else { 1 + rng.below(passed.clamp(1, 3)) };
         let is_fresh = !in_recovery && (passed < 5 || tally.tries > 1);
         Target { layout: key.0, name: key.1, nth, in_recovery, is_fresh }
     }

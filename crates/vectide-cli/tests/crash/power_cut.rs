@@ -255,13 +255,18 @@ fn a_power_cut_loses_nothing_doubles_nothing_and_resurrects_nothing() {
     while total.lives < cuts {
         let lives = 1 + seed % 6;
         let figures = run(seed, lives, None);
-        let figures = figures.unwrap_or_else(|e| panic!("{e}\nreplay with VECTIDE_POWER_SEED={seed} VECTIDE_POWER_CUTS=1"));
+        let figures =
+            figures.unwrap_or_else(|e| panic!("{e}\nreplay with VECTIDE_POWER_SEED={seed} VECTIDE_POWER_CUTS=1"));
         total.add(&figures);
         seed += 1;
     }
     println!(
         "{} cuts of {} databases in {:.1} s: {} while opening, {} with writes in flight",
-        total.lives, seed - first, started.elapsed().as_secs_f64(), total.in_open, total.in_flight
+        total.lives,
+        seed - first,
+        started.elapsed().as_secs_f64(),
+        total.in_open,
+        total.in_flight
     );
     println!(
         "acknowledged: {} batches; unacknowledged ones found whole: {}, absent: {}, seen by a reader before: {}",

@@ -13,7 +13,6 @@ mod verify;
 mod writer;
 
 pub(crate) use format::CHUNK_ROWS;
-pub(crate) use verify::Verified;
 pub(crate) use writer::{Part, write_part};
 
 use crate::ends::Ends;

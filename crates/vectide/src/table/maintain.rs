@@ -14,8 +14,8 @@ use crate::rows::RowSource;
 use crate::search::snapshot::Tier;
 use crate::segment::Segment;
 use crate::store::paths::segment_id;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -32,7 +32,8 @@ pub(crate) fn start(shard: &Arc<Shard>) {
     tokio::spawn(async move {
         let Err(panicked) = running.await else { return };
         if let Some(shard) = shard.upgrade().filter(|_| panicked.is_panic()) {
-            let error = Error::internal("the table's background task panicked; open the table anew").with_source(panicked);
+            let error =
+                Error::internal("the table's background task panicked; open the table anew").with_source(panicked);
             shard.watermark.fail(&error);
             shard.note_failed_flush(&error);
         }

@@ -162,7 +162,8 @@ pub(crate) fn decode_columns(
     if message_len > bytes.len() - 8 {
         return Err(bad("its message is longer than the body"));
     }
-    let message = root_as_message(&bytes[8..8 + message_len]).map_err(|e| bad(&format!("its message is malformed ({e})")))?;
+    let message =
+        root_as_message(&bytes[8..8 + message_len]).map_err(|e| bad(&format!("its message is malformed ({e})")))?;
     let batch = message.header_as_record_batch().ok_or_else(|| bad("its message is of another kind"))?;
     let data = body.slice(8 + message_len);
     if message.version() != MetadataVersion::V5 || batch.compression().is_some() {

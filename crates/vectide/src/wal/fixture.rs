@@ -1,7 +1,7 @@
 //! What the log's tests share: a small table, a listener that remembers, a log and a replay over any file layer.
 
-use super::frame::{EncodedBatch, FrameKind, LogSchema};
 use super::fence::take_over;
+use super::frame::{EncodedBatch, FrameKind, LogSchema};
 use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::local::{LocalLog, LocalLogOptions};
 use super::object::{ObjectLog, ObjectLogOptions};
@@ -208,10 +208,7 @@ pub(super) fn memory() -> Arc<dyn Store> {
 }
 
 /// What the writer of epoch `current` does first: shut the earlier ones out, then replay.
-pub(super) async fn recover_objects(
-    store: &Arc<dyn Store>,
-    plan: ReplayPlan,
-) -> Result<(Vec<ReplayBatch>, Recovered)> {
+pub(super) async fn recover_objects(store: &Arc<dyn Store>, plan: ReplayPlan) -> Result<(Vec<ReplayBatch>, Recovered)> {
     let closed = take_over(store, &paths(), plan.from, &plan.closed, plan.current).await?;
     drain(Replay::objects(Arc::clone(store), paths(), log_schema(), ReplayPlan { closed, ..plan })).await
 }

@@ -48,7 +48,8 @@ fn sample() -> &'static Sample {
             let batch = batch.with_schema(Arc::clone(schema.of(kind))).expect("the log's columns");
             let batch = EncodedBatch::encode(&schema, kind, &batch, None).expect("encodes");
             let at = bytes.len() as u64;
-            let place = Place { epoch: EPOCH, at, first_seq: Seq(seq), publication: PubNo(n as u64 + 1), synced_to: at / 2 };
+            let place =
+                Place { epoch: EPOCH, at, first_seq: Seq(seq), publication: PubNo(n as u64 + 1), synced_to: at / 2 };
             batch.seal_header(0, &place, &mut bytes);
             frames.push((at as usize, bytes.len()));
             bytes.extend_from_slice(batch.part_body(0));

@@ -12,7 +12,7 @@ mod files;
 
 use super::frame::{EncodedBatch, LogSchema, Place};
 use super::index::SeqIndex;
-use super::queue::{LogStats, LogPermit, Queue, QueueLimits, Space, SpaceHold};
+use super::queue::{LogPermit, LogStats, Queue, QueueLimits, Space, SpaceHold};
 use super::{Admission, EpochEnd, Log, LogListener};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -243,10 +243,9 @@ impl Log for LocalLog {
         }
         let current = reply.await.map_err(|_| self.stopped())?;
         let (fs, wal_dir, epoch) = (Arc::clone(&self.fs), self.wal_dir.clone(), self.epoch);
-        let removed =
-            tokio::task::spawn_blocking(move || files::trim(fs.as_ref(), &wal_dir, position, epoch, current))
-                .await
-                .map_err(|e| Error::internal("trimming the log was cut short").with_source(e))??;
+        let removed = tokio::task::spawn_blocking(move || files::trim(fs.as_ref(), &wal_dir, position, epoch, current))
+            .await
+            .map_err(|e| Error::internal("trimming the log was cut short").with_source(e))??;
         self.shared.queue.objects_trimmed(removed);
         self.shared.index.lock().trim(position);
         Ok(())

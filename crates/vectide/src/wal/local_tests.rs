@@ -357,9 +357,10 @@ async fn cut_and_replay(fs: &SimFs, heard: PubNo, sizes: &[usize], seed: u64) ->
         next += size as i64;
     }
     // What was replayed counts now: it has to survive another cut.
-    let (again, _) = replay_local(disk.power_cut(seed ^ 0x55).shared(), plan(LogPosition::default(), 1, 2, recovered.ends))
-        .await
-        .map_err(|e| format!("seed {seed}, second cut: {e:?}"))?;
+    let (again, _) =
+        replay_local(disk.power_cut(seed ^ 0x55).shared(), plan(LogPosition::default(), 1, 2, recovered.ends))
+            .await
+            .map_err(|e| format!("seed {seed}, second cut: {e:?}"))?;
     if again.len() != batches.len() {
         return Err(format!("seed {seed}: {} batches after a second cut, {} before", again.len(), batches.len()));
     }

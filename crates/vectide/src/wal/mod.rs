@@ -26,9 +26,9 @@ pub(crate) mod tail;
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
 pub use crate::manifest::EpochEnd;
+use async_trait::async_trait;
 pub(crate) use queue::LogPermit;
 pub use queue::LogStats;
-use async_trait::async_trait;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -66,13 +66,7 @@ pub(crate) trait Log: Send + Sync + Debug {
 
     /// Appends an admitted batch to the queue. O(1), never blocks: called inside the publication section. After the log
     /// has failed or was closed it does nothing: the batch is never reported durable.
-    fn enqueue(
-        &self,
-        permit: LogPermit,
-        batch: Arc<frame::EncodedBatch>,
-        first_seq: Seq,
-        publication: PubNo,
-    );
+    fn enqueue(&self, permit: LogPermit, batch: Arc<frame::EncodedBatch>, first_seq: Seq, publication: PubNo);
 
     /// A position at or before the first frame whose rows begin at `seq` or later: where a replay that skips everything
     /// below `seq` has to start. Exact enough that what lies before it may be trimmed.

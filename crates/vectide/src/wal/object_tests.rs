@@ -157,10 +157,8 @@ async fn takeovers_of_takeovers_agree_on_the_first_fence() {
     let ends = take_over(&store, &paths(), from, &[], Epoch(2)).await.expect("fences");
     assert_eq!(ends.iter().map(|end| end.at).collect::<Vec<_>>(), [20]);
     let path = paths();
-    let (three, four) = tokio::join!(
-        take_over(&store, &path, from, &[], Epoch(3)),
-        take_over(&store, &path, from, &[], Epoch(4)),
-    );
+    let (three, four) =
+        tokio::join!(take_over(&store, &path, from, &[], Epoch(3)), take_over(&store, &path, from, &[], Epoch(4)),);
     for ends in [three.expect("fences"), four.expect("fences")] {
         assert_eq!(ends[0].at, 20, "the first fence stays the end");
     }
@@ -244,8 +242,7 @@ async fn many_writers_share_objects() {
 async fn fights_lose_nothing_that_was_acknowledged() {
     for seed in 0..30 {
         let store = memory();
-        let options =
-            FaultOptions { seed, max_delay_us: 300, error_after: 20, late: 20, ..FaultOptions::default() };
+        let options = FaultOptions { seed, max_delay_us: 300, error_after: 20, late: 20, ..FaultOptions::default() };
         let faults = FaultStore::new(Arc::clone(&store), options);
         let mut writers: Vec<Writer> = Vec::new();
         let (mut acknowledged, mut next_seq) = (0, 1);

@@ -160,7 +160,8 @@ impl LocalReader {
             let piece = open.peek(offset, PIECE_BYTES)?;
             // A header near the piece's end is looked at again in the next piece, with its key.
             let is_last = offset + piece.len() as u64 >= len;
-            let until = piece.len().saturating_sub(if is_last { HEADER_BYTES - 1 } else { HEADER_BYTES + MAX_KEY_BYTES });
+            let until =
+                piece.len().saturating_sub(if is_last { HEADER_BYTES - 1 } else { HEADER_BYTES + MAX_KEY_BYTES });
             for at in (0..until).step_by(8).filter(|&at| FrameHeader::may_begin(&piece[at..])) {
                 let place = start + offset + at as u64;
                 if let HeaderRead::Whole { header, .. } = FrameHeader::parse(&piece[at..], self.epoch, place)

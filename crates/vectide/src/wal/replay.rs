@@ -7,11 +7,11 @@
 
 use super::assemble::Assembler;
 pub(crate) use super::assemble::ReplayBatch;
-use super::{EpochEnd, earlier_epochs};
 use super::frame::LogSchema;
 use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::read_local::LocalReader;
 use super::read_object::{ObjectReader, Slot};
+use super::{EpochEnd, earlier_epochs};
 use crate::error::{Error, Result};
 use crate::failpoint::hit;
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};

@@ -10,13 +10,7 @@ use crate::wal::object::ObjectLogOptions;
 use crate::wal::{Admission, EpochEnd};
 
 fn manifest(from: LogPosition, seq: u64, epoch: u64, closed: Vec<EpochEnd>) -> ShardManifest {
-    ShardManifest {
-        epoch: Epoch(epoch),
-        replay_from: from,
-        replay_seq: Seq(seq),
-        closed,
-        ..ShardManifest::empty()
-    }
+    ShardManifest { epoch: Epoch(epoch), replay_from: from, replay_seq: Seq(seq), closed, ..ShardManifest::empty() }
 }
 
 fn start() -> LogPosition {

@@ -131,20 +131,22 @@ impl Files {
         if self.active.is_none() {
             hit("wal.local.mkdir.before").and_then(|()| self.fs.create_dir_all(&dir)).map_err(|e| classify(&dir, e))?;
             if self.mark.is_none() {
-                let mark = DurableMark::file(self.fs.as_ref(), &self.wal_dir).map_err(|e| classify(&self.wal_dir, e))?;
+                let mark =
+                    DurableMark::file(self.fs.as_ref(), &self.wal_dir).map_err(|e| classify(&self.wal_dir, e))?;
                 self.mark = Some(mark);
             }
         }
         let path = dir.join(log_file_name(self.position));
-        let file = hit("wal.local.create.before")
-            .and_then(|()| self.fs.create_new(&path))
-            .map_err(|e| classify(&path, e))?;
+        let file =
+            hit("wal.local.create.before").and_then(|()| self.fs.create_new(&path)).map_err(|e| classify(&path, e))?;
         let allocated = match self.fill_new(file.as_ref(), &path, &header, &[wish, least]) {
             Ok(allocated) => allocated,
             Err(NoSpace::Full(full)) => return Err(self.undo_create(&path, &dir, full)),
             Err(broken) => return Err(broken),
         };
-        hit("wal.local.sync_dir.before").and_then(|()| self.fs.sync_dir(&dir)).map_err(|e| broken("syncing", &dir, e))?;
+        hit("wal.local.sync_dir.before")
+            .and_then(|()| self.fs.sync_dir(&dir))
+            .map_err(|e| broken("syncing", &dir, e))?;
         if let Some(old) = self.active.take() {
             // Gives back what was preallocated and not needed. Only room is at stake: the zeros read the same.
             let _ = old.file.set_len(self.position - old.start);
@@ -270,7 +272,13 @@ fn broken(doing: &str, path: &Path, e: io::Error) -> NoSpace {
 
 /// Removes files of `wal_dir` that lie wholly before `position`, oldest first; returns how many of `own` epoch went.
 /// Never the newest file of `position`'s or a later epoch, unless `own`'s current file was retired (`current` is `None`).
-pub(super) fn trim(fs: &dyn Fs, wal_dir: &Path, position: LogPosition, own: Epoch, current: Option<u64>) -> Result<u64> {
+pub(super) fn trim(
+    fs: &dyn Fs,
+    wal_dir: &Path,
+    position: LogPosition,
+    own: Epoch,
+    current: Option<u64>,
+) -> Result<u64> {
     let doing = |path: &Path| format!("trimming {}", path.display());
     let entries = match fs.read_dir(wal_dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
