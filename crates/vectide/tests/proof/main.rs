@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "writers fight in real time, from seeds that are printed")]
 
 mod arena;
+mod busy;
 mod disk_full;
 mod fight;
 mod flushes;
