@@ -25,6 +25,11 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
+/// Any bytes in one of a segment's parts: the first byte chooses which, the second how.
+pub fn segment(bytes: &[u8]) {
+    crate::segment::fuzz::read(bytes);
+}
+
 /// What decodes has to encode to the same document.
 fn read_back<T: Document + PartialEq>(bytes: &[u8]) {
     let Ok(found) = decode::<T>("fuzzed.json", bytes) else { return };
@@ -95,6 +100,11 @@ mod tests {
         #[test]
         fn a_mutated_log_is_read_or_refused(bytes in bytes()) {
             frame(&bytes);
+        }
+
+        #[test]
+        fn a_mutated_segment_is_read_or_refused(part in 0u8..4, how in 0u8..8, bytes in bytes()) {
+            segment(&[&[part, how], &bytes[..]].concat());
         }
 
         #[test]
