@@ -22,6 +22,8 @@ mod render;
 mod rows;
 mod search;
 mod tables;
+#[cfg(feature = "testing")]
+mod torture;
 mod vectors;
 
 use crate::args::{Cli, Command};
@@ -32,6 +34,10 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "testing")]
+    if let Some(code) = torture::run_if_asked() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse_usage(&error),

@@ -100,7 +100,6 @@ impl Builder {
         let store = self.opened_store(false).await?;
         let lock = lock_directory(&store).await?;
         clean_up_after_the_dead(&store).await?;
-        sweep(&store).await?;
         let catalog = Versioned::new(Arc::clone(&store), paths::CATALOG_DIR, crate::runtime::random_u64());
         if catalog.load_latest().await?.is_none() {
             match catalog.create(Catalog::empty()).await {
@@ -199,14 +198,6 @@ async fn lock_directory(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn LockGua
         }
     }
     Err(Error::internal("the lock was tried without end"))
-}
-
-/// Removes what killed writers left half done in a local directory, and makes the names in it durable before anything is
-/// decided by them. Only the lock's holder may.
-async fn sweep(store: &Arc<dyn Store>) -> Result<()> {
-    let Some(dir) = store.local() else { return Ok(()) };
-    let swept = tokio::task::spawn_blocking(move || crate::store::sweep_temporaries(&dir)).await;
-    swept.map_err(|e| Error::internal("sweeping the directory").with_source(e))?.map(drop)
 }
 
 /// What a table can be created from.

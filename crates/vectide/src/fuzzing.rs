@@ -3,7 +3,8 @@
 //! Only in builds with the feature `testing` (or `--cfg fuzzing`). The same bodies run in the tests below over mutations of
 //! their own, so that they are exercised where no fuzzer can run. Invariant: none of these functions panics.
 
-use crate::manifest::{Catalog, Document, ShardManifest, decode};
+use crate::manifest::model::{decode, encode};
+use crate::manifest::{Catalog, Document, ShardManifest};
 use crate::schema::TableSchema;
 use arrow::array::{Array, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field};
@@ -24,10 +25,15 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
+/// Any bytes in one of a segment's parts: the first byte chooses which, the second how.
+pub fn segment(bytes: &[u8]) {
+    crate::segment::fuzz::read(bytes);
+}
+
 /// What decodes has to encode to the same document.
 fn read_back<T: Document + PartialEq>(bytes: &[u8]) {
     let Ok(found) = decode::<T>("fuzzed.json", bytes) else { return };
-    let again = crate::manifest::encode(&found.document, &found.commit).expect("what was read can be written");
+    let again = encode(&found.document, &found.commit).expect("what was read can be written");
     let again = decode::<T>("again.json", &again).expect("what was written can be read");
     assert_eq!(again.document, found.document);
 }
@@ -97,10 +103,15 @@ mod tests {
         }
 
         #[test]
+        fn a_mutated_segment_is_read_or_refused(part in 0u8..4, how in 0u8..8, bytes in bytes()) {
+            segment(&[&[part, how], &bytes[..]].concat());
+        }
+
+        #[test]
         fn a_mutated_manifest_is_read_or_refused(bytes in bytes()) {
             let mut shard = ShardManifest::empty();
             shard.set_epoch(Epoch(3));
-            let encoded = crate::manifest::encode(&shard, "w-1").expect("encodes");
+            let encoded = encode(&shard, "w-1").expect("encodes");
             let mut covered = encoded[22..].to_vec();
             Edits(&bytes).for_each(|edit| edit.apply(&mut covered));
             manifest(&covered);

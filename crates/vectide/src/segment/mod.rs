@@ -7,6 +7,8 @@
 mod columns;
 mod filter;
 mod format;
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub(crate) mod fuzz;
 mod keys;
 mod rows;
 mod verify;
