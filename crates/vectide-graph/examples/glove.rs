@@ -50,9 +50,7 @@ fn measure(name: &str, rows: Rows, metric: Metric) {
     for (quarter, seconds) in seconds.iter_mut().enumerate() {
         let start = cpu_seconds();
         for id in quarter * base / 4..(quarter + 1) * base / 4 {
-            graph
-                .insert(&table, id as u32, &mut scratch)
-                .expect("a row");
+            graph.insert(&table, id as u32, &mut scratch).expect("a row");
         }
         *seconds = cpu_seconds() - start;
     }
