@@ -5,6 +5,8 @@
 //! is `glove`, `glove-l2`, `generated` or `generated-1024` (all by default), or
 //! `file:PATH` of raw little-endian f16 rows with `:DIM` behind it.
 
+#![allow(clippy::disallowed_methods, reason = "an example measures real time")]
+
 #[path = "../tests/graph/common.rs"]
 mod common;
 

@@ -185,6 +185,7 @@ mod active {
             }
             Some(Action::Error) => Err(io::Error::other(format!("fail point {name}"))),
             Some(Action::Sleep(time)) => {
+                #[allow(clippy::disallowed_methods, reason = "a fail point holds up whoever passes it")]
                 std::thread::sleep(time);
                 Ok(())
             }

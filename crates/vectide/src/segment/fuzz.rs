@@ -52,7 +52,8 @@ impl Sample {
         let disk = LocalStore::open(SimFs::new().shared(), "/fuzz").expect("an empty disk");
         let store: Arc<dyn Store> = Arc::new(disk.inline());
         let marks = [(RowId(3), PubNo(1))];
-        let built = build_segment(&store, DIR, "1-1", &Arc::new(memtable), &marks);
+        let memtable = Arc::new(memtable);
+        let built = build_segment(&store, DIR, "1-1", &memtable, &marks);
         let meta = runtime.block_on(built).expect("builds");
         let read = |name: &str| runtime.block_on(store.get(&format!("{DIR}{name}"))).expect("just written");
         let parts = meta.parts.iter().map(|part| read(&part.name)).collect();
@@ -73,7 +74,7 @@ impl Sample {
 
     async fn read(&self, meta: &SegmentMeta) {
         let ends = Arc::new(Ends::default());
-        let Ok(segment) = Segment::open(&self.store, DIR, meta, &self.schema, Arc::clone(&ends)).await else { return };
+        let Ok(segment) = Segment::open(&self.store, DIR, meta, &self.schema).await else { return };
         let (count, keys) = (segment.rows(), KeyArray::new(self.rows.column(0)).expect("keys"));
         for (row, hash) in keys.hashes().into_iter().enumerate().step_by(9) {
             let _ = segment.find(&KeyProbe { keys: &keys, row, hash }, count);
@@ -116,13 +117,7 @@ mod tests {
     #[test]
     fn the_sample_is_whole() {
         let sample = Sample::build();
-        let opened = sample.runtime.block_on(Segment::open(
-            &sample.store,
-            DIR,
-            &sample.meta,
-            &sample.schema,
-            Arc::new(Ends::default()),
-        ));
+        let opened = sample.runtime.block_on(Segment::open(&sample.store, DIR, &sample.meta, &sample.schema));
         opened.expect("opens").verify(&sample.meta).expect("verifies");
     }
 }

@@ -55,10 +55,14 @@ impl Simulation {
             }
             2 | 3 => writer.store.release(),
             4 => self.clock.advance(Duration::from_secs(self.rng.below(10_000))),
-            5 => drop(self.writes.spawn(async move { drop(writer.table.flush().await) })),
-            6 => drop(self.writes.spawn(async move { drop(writer.table.close().await) })),
+            5 => _ = self.writes.spawn(async move { drop(writer.table.flush().await) }),
+            6 => _ = self.writes.spawn(async move { drop(writer.table.close().await) }),
             7 | 8 => tokio::time::sleep(Duration::from_millis(self.rng.below(2_000))).await,
-            _ => drop(self.writes.spawn(async move { drop(writer.write().await) })),
+            _ => {
+                _ = self.writes.spawn(async move {
+                    _ = writer.write().await;
+                })
+            }
         }
         tokio::time::sleep(Duration::from_micros(self.rng.below(20_000))).await;
     }
