@@ -108,7 +108,7 @@ impl From<vectide::Error> for Failure {
 
 fn hint_for(kind: ErrorKind) -> Option<&'static str> {
     Some(match kind {
-        ErrorKind::Invalid => "nothing was written; correct the input and run the command again",
+        ErrorKind::Invalid => "correct the input and run the command again",
         ErrorKind::NotFound => "`vectide tables URI` lists the tables; `vectide create` or `vectide ingest` makes one",
         ErrorKind::Fenced => "another writer has taken this table over; run the command again once it is done",
         ErrorKind::Closed => "an earlier failure closed the table; the log above says why. Run the command again",

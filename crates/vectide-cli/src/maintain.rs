@@ -1,5 +1,7 @@
 //! `stats`, `flush` and `verify`: looking after a database.
 //!
+//! `stats` reads beside the writer: it shows the table as a reader sees it. What the writer's process alone counts (its
+//! log queue, its stalls) is in its own `Table::stats`.
 //! Figures are printed from what the engine serializes, so that a new one appears here by itself; a name's last word is
 //! its unit, as everywhere in Vectide.
 
@@ -19,7 +21,10 @@ use vectide::{ErrorKind, ReadOnly, ReadTable};
 #[command(after_help = "\
 Examples:
   vectide stats ./db
-  vectide stats ./db docs --watch")]
+  vectide stats ./db docs --watch
+
+Works beside a writer and shows the table as a reader sees it: rows, segments, what is still in the log, staleness. What
+the writer's process alone counts (its log queue, its stalls) that process reports.")]
 pub(crate) struct StatsArgs {
     /// Directory or object store
     uri: String,
@@ -85,35 +90,39 @@ async fn figures(table: &ReadTable) -> Outcome<Value> {
     Ok(figures)
 }
 
-/// One line per group of figures: `wal  queue_rows 0  queue_bytes 0 B  …`.
+/// One line per group of figures: `wal  queue_rows 20  queue_bytes 8.1 KiB  …`. Zeros are left out: what did not happen
+/// is not worth a word, and `--json` has it.
 fn readable(table: &str, figures: &Value) -> String {
     let mut own = String::new();
     let mut lines = Vec::new();
     for (name, value) in figures.as_object().into_iter().flatten() {
         match value {
             Value::Object(group) => {
-                let words: Vec<_> = group.iter().map(|(n, v)| format!("{n} {}", figure(n, v))).collect();
-                lines.push(vec![format!("  {name}"), words.join("  ")]);
+                let said = group.iter().filter(|(_, value)| !is_nothing(value));
+                let words: Vec<_> = said.map(|(name, value)| format!("{name} {}", figure(name, value))).collect();
+                if !words.is_empty() {
+                    lines.push(vec![format!("  {name}"), words.join("  ")]);
+                }
             }
-            Value::Null => {}
+            _ if is_nothing(value) || name == "name" => {}
             _ => own.push_str(&format!("  {name} {}", figure(name, value))),
         }
     }
     format!("{table}{own}\n{}", aligned(&lines, &[]))
 }
 
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_f64() == Some(0.0)
+}
+
 fn figure(name: &str, value: &Value) -> String {
-    let unit = name.rsplit('_').next().unwrap_or(name);
-    match (unit, value) {
-        (_, Value::Null) => "-".to_owned(),
-        ("bytes", Value::Number(n)) => n.as_u64().map_or_else(|| n.to_string(), bytes),
-        ("ms" | "pct", Value::Number(n)) => n.as_f64().map_or_else(|| n.to_string(), |v| format!("{v:.2}")),
-        (_, Value::Number(n)) => match n.as_u64() {
-            Some(n) => thousands(n),
-            None => n.as_f64().map_or_else(|| n.to_string(), |v| format!("{v:.2}")),
-        },
-        (_, Value::String(text)) => text.clone(),
-        (_, other) => other.to_string(),
+    let Value::Number(number) = value else {
+        return value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    };
+    match number.as_u64() {
+        Some(n) if name.split('_').any(|word| word == "bytes") => bytes(n),
+        Some(n) => thousands(n),
+        None => number.as_f64().map_or_else(|| number.to_string(), |n| format!("{n:.2}")),
     }
 }
 
@@ -219,12 +228,13 @@ mod tests {
         assert_eq!(figure("queue_bytes", &json!(512)), "512 B");
         assert_eq!(figure("live_rows", &json!(25_000)), "25,000");
         assert_eq!(figure("queue_max_pct", &json!(0.4)), "0.40");
-        assert_eq!(figure("since", &Value::Null), "-");
+        assert_eq!(figure("bytes_written", &json!(2048)), "2.0 KiB");
+        assert_eq!(figure("status", &json!("ok")), "ok");
     }
 
     #[test]
     fn stats_print_a_line_a_group() {
-        let text = readable("docs", &json!({ "live_rows": 3, "wal": { "queue_rows": 0, "queue_bytes": 0 } }));
-        assert_eq!(text, "docs  live_rows 3\n  wal  queue_rows 0  queue_bytes 0 B\n");
+        let figures = json!({ "live_rows": 3, "flush": { "done": 0 }, "wal": { "queue_rows": 1, "queue_bytes": 512 } });
+        assert_eq!(readable("docs", &figures), "docs  live_rows 3\n  wal  queue_bytes 512 B  queue_rows 1\n");
     }
 }

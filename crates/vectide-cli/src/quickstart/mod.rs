@@ -188,7 +188,8 @@ fn describe_stream(streamed: &Streamed, rows: usize, out: Out) -> Outcome {
         vec![
             "written".to_owned(),
             format!(
-                "{} rows/s, acknowledged in p50 {:.2} ms, p99 {:.2} ms",
+                "in {:.1} s: {} rows/s, acknowledged in p50 {:.2} ms, p99 {:.2} ms",
+                streamed.ingest_seconds,
                 thousands((rows as f64 / streamed.ingest_seconds.max(1e-9)) as u64),
                 streamed.acks.percentile_ms(50.0),
                 streamed.acks.percentile_ms(99.0),

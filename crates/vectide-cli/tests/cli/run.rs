@@ -1,6 +1,6 @@
 //! Runs `vectide` in a directory of its own, and makes files for it to read.
 
-use arrow::array::{Array, ArrayRef, FixedSizeListArray, Int64Array, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, FixedSizeListArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Float32Type;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
