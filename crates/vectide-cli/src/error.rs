@@ -74,6 +74,12 @@ impl Failure {
         self
     }
 
+    /// The same failure with what to do next if it does not say so yet.
+    pub(crate) fn or_hint(mut self, hint: &'static str) -> Self {
+        self.hint.get_or_insert(Cow::Borrowed(hint));
+        self
+    }
+
     /// The same failure, its message led by what it concerns: a file, a table.
     pub(crate) fn context(mut self, what: impl std::fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);

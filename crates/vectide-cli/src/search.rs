@@ -41,10 +41,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Answers per query
-    #[arg(short, default_value_t = 10, value_name = "N")]
+    #[arg(short, default_value_t = 10, value_name = "N", value_parser = count)]
     k: usize,
     /// Beam width of the search: larger finds more of the true neighbours and takes longer
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = count)]
     ef: usize,
     /// The vector column to search, if there are several
     #[arg(long, value_name = "COL")]
@@ -61,6 +61,16 @@ pub(crate) struct Args {
     /// Write to a file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+/// Most rows that a search gives, and its widest beam.
+const MAX_COUNT: usize = 100_000;
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=MAX_COUNT).contains(&n) => Ok(n),
+        _ => Err(format!("must be 1 to {MAX_COUNT}")),
+    }
 }
 
 /// Runs the search.

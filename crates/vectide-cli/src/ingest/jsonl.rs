@@ -7,7 +7,7 @@ use crate::error::{Failure, Outcome};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::json::ReaderBuilder;
-use arrow::json::reader::{Decoder, infer_json_schema};
+use arrow::json::reader::{Decoder, infer_json_schema_from_iterator};
 use std::io::BufRead;
 use std::sync::Arc;
 
@@ -16,12 +16,32 @@ const INFER_LINES: usize = 1_000;
 
 /// Infers a schema: every column that stands in one of the first thousand lines.
 pub(crate) fn infer_schema(reader: impl BufRead) -> Outcome<SchemaRef> {
-    let (schema, lines) = infer_json_schema(reader, Some(INFER_LINES))?;
-    if lines == 0 {
+    let mut rows = Vec::new();
+    for (number, line) in (1u64..).zip(reader.split(b'\n')) {
+        let line = line?;
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let row = serde_json::from_slice::<serde_json::Value>(&line).map_err(|error| error.to_string());
+        match row {
+            Ok(row) if row.is_object() => rows.push(row),
+            Ok(_) => return Err(at_line(number, "expected one object a line")),
+            // A line is parsed by itself: which line of it serde_json means says nothing.
+            Err(error) => return Err(at_line(number, error.replace(" at line 1 column ", " at column "))),
+        }
+        if rows.len() == INFER_LINES {
+            break;
+        }
+    }
+    if rows.is_empty() {
         return Err(Failure::invalid("the file has no rows, so nothing says what its columns are")
             .hint("create the table first: `vectide create URI TABLE --column NAME:TYPE`"));
     }
-    Ok(Arc::new(schema))
+    Ok(Arc::new(infer_json_schema_from_iterator(rows.iter().map(Ok))?))
+}
+
+fn at_line(number: u64, why: impl std::fmt::Display) -> Failure {
+    Failure::invalid(format!("line {number}: {why}")).hint("correct that line and run the command again")
 }
 
 /// Reads lines `batch_rows` at a time.
@@ -83,8 +103,7 @@ impl<R: BufRead> JsonLines<R> {
         };
         for (number, line) in &self.pending {
             if let Err(why) = alone(line) {
-                return Failure::invalid(format!("line {number}: {why}"))
-                    .hint("correct that line and run the command again");
+                return at_line(*number, why);
             }
         }
         let (from, to) = (self.pending.first().map_or(0, |p| p.0), self.pending.last().map_or(0, |p| p.0));
@@ -158,6 +177,14 @@ mod tests {
             assert!(failure.message.starts_with("line 2: "), "{bad}: {}", failure.message);
             assert!(failure.message.contains(why), "{bad}: {}", failure.message);
             assert!(batches.next().is_none());
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_no_object_is_named_before_anything_is_read() {
+        for (bad, why) in [("{\"id\":", "EOF"), ("[1]", "object")] {
+            let failure = infer_schema(format!("{{\"id\":1}}\n\n{bad}\n").as_bytes()).expect_err("must be refused");
+            assert!(failure.message.starts_with("line 3: ") && failure.message.contains(why), "{failure:?}");
         }
     }
 

@@ -67,6 +67,10 @@ pub(crate) struct Args {
     restart: bool,
 }
 
+/// What to do about a file that cannot be read to its end.
+const CHECK_FILE: &str =
+    "check the path and that the file is whole, then run the command again: it goes on where it stopped";
+
 /// How keys that are there already are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
@@ -133,7 +137,8 @@ pub(crate) async fn run(args: Args, out: &Out) -> Outcome {
     };
     let mut reports = Vec::with_capacity(sources.len());
     for source in &sources {
-        let report = job.file(source).await.map_err(|failure| failure.context(source.path.display()));
+        let report = job.file(source).await;
+        let report = report.map_err(|failure| failure.context(source.path.display()).or_hint(CHECK_FILE));
         let report = match report {
             Ok(report) => report,
             Err(failure) => {

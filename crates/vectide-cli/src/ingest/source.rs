@@ -52,7 +52,7 @@ pub(crate) type Batches = Box<dyn Iterator<Item = Outcome<RecordBatch>> + Send>;
 impl Source {
     /// Looks at a file: format by its first bytes, else by its name; then its schema.
     pub(crate) fn open(path: &Path) -> Outcome<Self> {
-        Self::look_at(path).map_err(|failure| failure.context(path.display()))
+        Self::look_at(path).map_err(|failure| failure.context(path.display()).or_hint(super::CHECK_FILE))
     }
 
     fn look_at(path: &Path) -> Outcome<Self> {
