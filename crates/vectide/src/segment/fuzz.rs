@@ -52,7 +52,8 @@ impl Sample {
         let disk = LocalStore::open(SimFs::new().shared(), "/fuzz").expect("an empty disk");
         let store: Arc<dyn Store> = Arc::new(disk.inline());
         let marks = [(RowId(3), PubNo(1))];
-        let built = build_segment(&store, DIR, "1-1", &Arc::new(memtable), &marks);
+        let memtable = Arc::new(memtable);
+        let built = build_segment(&store, DIR, "1-1", &memtable, &marks);
         let meta = runtime.block_on(built).expect("builds");
         let read = |name: &str| runtime.block_on(store.get(&format!("{DIR}{name}"))).expect("just written");
         let parts = meta.parts.iter().map(|part| read(&part.name)).collect();
