@@ -33,9 +33,9 @@ crash rounds="200":
 power-cut cuts="500":
     VECTIDE_CRASH_ROUNDS=0 VECTIDE_POWER_CUTS={{cuts}} .ci/run crash
 
-# Every interleaving of the publication protocols, up to `preemptions` switches a run.
-loom preemptions="3":
-    LOOM_MAX_PREEMPTIONS={{preemptions}} .ci/run loom
+# Every interleaving of the publication protocols.
+loom:
+    .ci/run loom
 
 # Miri where the toolchain has it, else AddressSanitizer, else valgrind.
 memory:

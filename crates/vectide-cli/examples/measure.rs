@@ -5,6 +5,8 @@
 //! while a 1 GiB log is replayed), `recall` (recall and reachability before and after flush). DATA is the folder with the
 //! real data sets where there is one; without it, generated vectors are used and said so. One JSON object a line.
 
+#![allow(clippy::disallowed_methods, reason = "a measure takes real time and starts threads")]
+
 use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Float16Type, Schema};
 use serde_json::json;

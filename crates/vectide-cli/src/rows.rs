@@ -8,11 +8,9 @@ use crate::output::Out;
 use crate::progress::{Progress, rows as rows_of, thousands};
 use crate::render::{Format, RowWriter};
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
 use futures::StreamExt as _;
 use serde_json::json;
 use std::path::PathBuf;
-use std::sync::Arc;
 use vectide::TableSchema;
 
 /// `vectide get`.
@@ -159,7 +157,7 @@ pub(crate) struct ScanArgs {
 /// Rows of a table shown without `--limit`.
 const SHOWN_ROWS: u64 = 20;
 
-/// Writes a snapshot's rows, in no particular order.
+/// Writes a snapshot's rows, in the order in which they were written.
 pub(crate) async fn scan(args: ScanArgs, out: &Out) -> Outcome {
     let file = args.output.as_deref();
     let format = Format::for_output(args.format, file);
@@ -170,15 +168,10 @@ pub(crate) async fn scan(args: ScanArgs, out: &Out) -> Outcome {
     let table = database::read_table(&args.uri, &args.table).await?;
     let limit = match args.limit {
         Some(0) => None,
-        None if !object && format.is_for_reading() => Some(SHOWN_ROWS),
+        None if !object && file.is_none() && format.is_for_reading() => Some(SHOWN_ROWS),
         given => given,
     };
     let columns = columns(table.schema(), &args.columns)?;
-    let indices = columns.iter().map(|name| table.schema().arrow().index_of(name)).collect::<Result<Vec<_>, _>>()?;
-    let declared: SchemaRef = Arc::new(table.schema().arrow().project(&indices)?);
-    let open = |schema: &SchemaRef| {
-        if object { RowWriter::object(&head(&args.table)) } else { RowWriter::new(format, schema, file) }
-    };
     let mut scan = table.scan().columns(columns);
     if let Some(limit) = limit {
         scan = scan.limit(limit);
@@ -186,14 +179,12 @@ pub(crate) async fn scan(args: ScanArgs, out: &Out) -> Outcome {
     let mut stream = scan.await?;
     let mut progress = Progress::rows(*out, "scanning", None);
     let mut rows = 0;
-    let mut writer = None;
+    let mut writer = match object {
+        true => RowWriter::object(&head(&args.table))?,
+        false => RowWriter::new(format, stream.schema(), file)?,
+    };
     while let Some(batch) = stream.next().await {
         let batch = batch?;
-        let writer = match &mut writer {
-            Some(writer) => writer,
-            // The rows' own schema, which has no dictionaries.
-            None => writer.insert(open(&batch.schema())?),
-        };
         writer.write(&batch)?;
         rows += batch.num_rows() as u64;
         if file.is_some() {
@@ -201,7 +192,6 @@ pub(crate) async fn scan(args: ScanArgs, out: &Out) -> Outcome {
         }
     }
     progress.finish();
-    let writer = writer.map_or_else(|| open(&declared), Ok)?;
     writer.finish(&format!(",\"count\":{rows}}}\n"))?;
     if let Some(file) = file {
         let object = json!({ "table": args.table, "count": rows, "file": file });

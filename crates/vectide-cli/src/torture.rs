@@ -66,9 +66,8 @@ impl Task {
         let [mode, dir, layout, rest @ ..] = args else {
             return Err("expected: torture-worker write|check DIR files|objects [name=number]...".into());
         };
-        let number = |name: &str| {
-            rest.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok())
-        };
+        let number =
+            |name: &str| rest.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok());
         Ok(Self {
             is_check: mode == "check",
             dir: PathBuf::from(dir),

@@ -29,26 +29,35 @@ impl Entry {
         unpack(self.0.load(Ordering::Acquire))
     }
 
-    /// Counts a node that is now linked, and makes it the entry point if asked.
-    pub(crate) fn add(&self, promoted: Option<u32>) {
-        // ORDERING: Release pairs with the Acquire in `load`: publishes the node's
-        // links and vector. Acquire, since the old entry is handed on.
-        self.add_with(promoted, Ordering::AcqRel);
+    /// Counts a node that is now linked.
+    pub(crate) fn add(&self) {
+        // ORDERING: see `add_with`.
+        self.add_with(NONE, NONE, Ordering::AcqRel);
     }
 
-    /// `add` with another ordering: the loom canary shows that it would fail.
-    pub(crate) fn add_with(&self, promoted: Option<u32>, ordering: Ordering) {
-        // ORDERING: Relaxed; a stale value only costs another round.
-        let mut old = self.0.load(Ordering::Relaxed);
-        loop {
-            let was = unpack(old);
-            let new = pack(was.len + 1, promoted.or(was.id).unwrap_or(NONE));
-            // ORDERING: see `add`; a failure publishes and reads nothing.
-            match self.0.compare_exchange_weak(old, new, ordering, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => old = now,
-            }
-        }
+    /// Counts a node that is now linked and makes it the entry point in place of
+    /// `old`. Only the holder of the graph's `raise` lock does this, so `old` is
+    /// what the word still says.
+    pub(crate) fn promote(&self, old: Option<u32>, new: u32) {
+        // ORDERING: see `add_with`.
+        self.add_with(old.unwrap_or(NONE), new, Ordering::AcqRel);
+    }
+
+    /// One addition does both: the length goes up by one, and the id moves by the
+    /// difference, without a carry, since its half of the word holds `old`.
+    fn add_with(&self, old: u32, new: u32, ordering: Ordering) {
+        let moved = u64::from(new).wrapping_sub(u64::from(old));
+        // ORDERING: Release pairs with the Acquire in `load`: publishes the node's
+        // links and vector. Acquire keeps the earlier nodes in the chain. Anything
+        // less fails the loom canary.
+        self.0.fetch_add((1u64 << 32).wrapping_add(moved), ordering);
+    }
+
+    /// [`Entry::promote`] with an ordering that publishes nothing.
+    #[cfg(all(test, loom))]
+    pub(crate) fn promote_wrongly(&self, new: u32) {
+        // ORDERING: deliberately too weak.
+        self.add_with(NONE, new, Ordering::Relaxed);
     }
 }
 
@@ -69,10 +78,10 @@ mod tests {
     fn nodes_are_counted_and_the_entry_point_stays_until_promoted() {
         let entry = Entry::new();
         assert_eq!(entry.load(), EntryPoint { len: 0, id: None });
-        entry.add(Some(7));
-        entry.add(None);
+        entry.promote(None, 7);
+        entry.add();
         assert_eq!(entry.load(), EntryPoint { len: 2, id: Some(7) });
-        entry.add(Some(0));
+        entry.promote(Some(7), 0);
         assert_eq!(entry.load(), EntryPoint { len: 3, id: Some(0) });
     }
 }

@@ -77,7 +77,7 @@ impl Graph {
         let outgrows = |entry: Option<u32>| entry.is_none_or(|entry| level > self.level(entry));
         let raise = outgrows(self.entry()).then(|| self.raise.lock());
         let entry = self.entry();
-        let promoted = (raise.is_some() && outgrows(entry)).then_some(id);
+        let promoted = raise.is_some() && outgrows(entry);
         if let Some(entry) = entry {
             let top = level.min(self.level(entry));
             self.choose(space, query, entry, top, work);
@@ -91,7 +91,11 @@ impl Graph {
                 }
             }
         }
-        self.entry.add(promoted);
+        if promoted {
+            self.entry.promote(entry, id);
+        } else {
+            self.entry.add();
+        }
         drop(raise);
         self.progress.finish(id, true);
     }

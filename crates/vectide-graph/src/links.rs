@@ -147,15 +147,16 @@ struct NodeGuard<'a> {
 impl<'a> NodeGuard<'a> {
     fn take(word: &'a AtomicU32, bit: u32) -> Self {
         let mut round = 0;
-        loop {
-            // ORDERING: Acquire pairs with the Release in `drop`: this writer
-            // sees what the last one did. Relaxed suffices to look for a gap.
-            if word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Acquire) & bit == 0 {
-                return Self { word, bit };
+        // ORDERING: Acquire pairs with the Release in `drop`: this writer sees
+        // what the last one did.
+        while word.fetch_or(bit, Ordering::Acquire) & bit != 0 {
+            // ORDERING: Relaxed; only looks for a gap.
+            while word.load(Ordering::Relaxed) & bit != 0 {
+                pause(round);
+                round += 1;
             }
-            pause(round);
-            round += 1;
         }
+        Self { word, bit }
     }
 }
 

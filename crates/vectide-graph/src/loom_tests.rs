@@ -41,14 +41,14 @@ fn row(values: &[f32]) -> VectorBlock<f32> {
 }
 
 /// A node's links, then the entry word: as `insert` publishes the first node.
-fn publish_entry(ordering: Ordering) {
+fn publish_entry(promote: fn(&Entry)) {
     let entry = Arc::new(Entry::new());
     let links = Arc::new(AtomicU32::new(NONE));
     let writer = {
         let (entry, links) = (Arc::clone(&entry), Arc::clone(&links));
         thread::spawn(move || {
             links.store(5, Ordering::Relaxed);
-            entry.add_with(Some(0), ordering);
+            promote(&entry);
         })
     };
     if entry.load().id == Some(0) {
@@ -59,13 +59,13 @@ fn publish_entry(ordering: Ordering) {
 
 #[test]
 fn a_seen_entry_point_has_its_links() {
-    model(|| publish_entry(Ordering::AcqRel));
+    model(|| publish_entry(|entry| entry.promote(None, 0)));
 }
 
 #[test]
 #[should_panic(expected = "whose links are not there")]
-fn the_checker_catches_an_entry_point_published_without_release() {
-    model(|| publish_entry(Ordering::Relaxed));
+fn canary_an_entry_point_published_without_release_is_caught() {
+    model(|| publish_entry(|entry| entry.promote_wrongly(0)));
 }
 
 #[test]
@@ -73,39 +73,55 @@ fn the_length_counts_every_node_added_at_once() {
     model(|| {
         let entry = Arc::new(Entry::new());
         let other = Arc::clone(&entry);
-        let adder = thread::spawn(move || other.add(Some(1)));
-        entry.add(None);
+        let adder = thread::spawn(move || other.promote(None, 1));
+        entry.add();
         adder.join().expect("no panic");
         let now = entry.load();
         assert_eq!((now.len, now.id), (2, Some(1)));
     });
 }
 
+/// Prunes a row of 10, 11, 12 so that 12 moves and 13 takes its old slot, while
+/// `read` reads it.
+fn read_beside_pruning(read: fn(&[AtomicU32], &mut Vec<u32>)) {
+    let segment = Arc::new(LinkSegment::new(&params(), 0));
+    for id in [10, 11, 12] {
+        segment.lock(0, 1).push(link(id));
+    }
+    let reader = {
+        let segment = Arc::clone(&segment);
+        thread::spawn(move || {
+            let mut seen = Vec::new();
+            read(segment.slots(0, 1).expect("level 0"), &mut seen);
+            assert!(seen.contains(&11) && seen.contains(&12), "a kept link was missed: {seen:?}");
+            assert!(seen.iter().all(|id| (10..=13).contains(id)), "{seen:?}");
+        })
+    };
+    let row = segment.lock(0, 1);
+    row.retain(&[false, true, true]);
+    row.push(link(13));
+    drop(row);
+    reader.join().expect("a reader that misses nothing");
+    let mut seen = Vec::new();
+    read(segment.slots(0, 1).expect("level 0"), &mut seen);
+    seen.sort_unstable();
+    assert_eq!(seen, [11, 12, 13]);
+}
+
 #[test]
 fn a_link_that_stays_is_never_missed_while_its_row_is_pruned() {
+    model(|| read_beside_pruning(|slots, out| read_links(slots, out)));
+}
+
+#[test]
+#[should_panic(expected = "a kept link was missed")]
+fn canary_reading_a_row_upwards_is_caught() {
     model(|| {
-        let segment = Arc::new(LinkSegment::new(&params(), 0));
-        for id in [10, 11, 12] {
-            segment.lock(0, 1).push(link(id));
-        }
-        let writer = {
-            let segment = Arc::clone(&segment);
-            thread::spawn(move || {
-                let row = segment.lock(0, 1);
-                // 12 stays, but moves to the slot of 10, and 13 takes its old one.
-                row.retain(&[false, true, true]);
-                row.push(link(13));
-            })
-        };
-        let mut seen = Vec::new();
-        read_links(segment.slots(0, 1).expect("level 0"), &mut seen);
-        assert!(seen.contains(&11) && seen.contains(&12), "{seen:?}");
-        assert!(seen.iter().all(|id| (10..=13).contains(id)), "{seen:?}");
-        writer.join().expect("no panic");
-        seen.clear();
-        read_links(segment.slots(0, 1).expect("level 0"), &mut seen);
-        seen.sort_unstable();
-        assert_eq!(seen, [11, 12, 13]);
+        read_beside_pruning(|slots, out| {
+            // ORDERING: the right one, in the wrong direction.
+            let ids = slots.iter().map(|slot| slot.load(Ordering::Acquire));
+            out.extend(ids.filter(|id| *id != NONE));
+        });
     });
 }
 
@@ -124,22 +140,31 @@ fn two_writers_of_one_row_lose_no_link() {
     });
 }
 
+/// The last id of one word of flags and the first of the next finish at once.
+fn finish_at_once(finish: fn(&Progress, u32)) {
+    let progress = Arc::new(Progress::new());
+    for id in 0..65 {
+        assert!(progress.claim(id, || ()));
+    }
+    for id in 0..63 {
+        progress.finish(id, true);
+    }
+    let other = Arc::clone(&progress);
+    let finisher = thread::spawn(move || finish(&other, 64));
+    finish(&progress, 63);
+    finisher.join().expect("no panic");
+    assert_eq!(progress.prefix(), 65, "the watermark stopped short");
+}
+
 #[test]
 fn the_watermark_passes_rows_that_finish_at_once() {
-    model(|| {
-        let progress = Arc::new(Progress::new());
-        // The last id of one word of flags and the first of the next.
-        for id in 0..63 {
-            assert!(progress.claim(id, || ()));
-            progress.finish(id, true);
-        }
-        assert!(progress.claim(63, || ()) && progress.claim(64, || ()));
-        let other = Arc::clone(&progress);
-        let finisher = thread::spawn(move || other.finish(64, true));
-        progress.finish(63, true);
-        finisher.join().expect("no panic");
-        assert_eq!(progress.prefix(), 65);
-    });
+    model(|| finish_at_once(|progress, id| progress.finish(id, true)));
+}
+
+#[test]
+#[should_panic(expected = "the watermark stopped short")]
+fn canary_a_watermark_without_its_fence_is_caught() {
+    model(|| finish_at_once(Progress::finish_wrongly));
 }
 
 #[test]
@@ -190,17 +215,18 @@ fn small_graph() -> (Arc<Graph>, Arc<VectorTable<f32>>) {
 fn a_search_beside_an_insert_finds_what_was_there() {
     model(|| {
         let (graph, table) = small_graph();
-        let inserter = {
-            let (graph, table) = (Arc::clone(&graph), Arc::clone(&table));
+        let query = Query::new(Metric::L2, 1, &[1.0]).expect("a query");
+        let searcher = {
+            let (graph, table, query) = (Arc::clone(&graph), Arc::clone(&table), query.clone());
             thread::spawn(move || {
-                graph.insert(&*table, 1, &mut Scratch::new()).expect("a row");
+                let mut scratch = Scratch::new();
+                let hits = search(&*graph, &*table, &query, 2, 2, &|_| true, &mut scratch);
+                assert!(hits.iter().any(|hit| hit.id == 0), "{hits:?}");
+                assert!(hits.iter().all(|hit| hit.id <= 1), "{hits:?}");
             })
         };
-        let query = Query::new(Metric::L2, 1, &[1.0]).expect("a query");
-        let hits = search(&*graph, &*table, &query, 2, 2, &|_| true, &mut Scratch::new());
-        assert!(hits.iter().any(|hit| hit.id == 0), "{hits:?}");
-        assert!(hits.iter().all(|hit| hit.id <= 1), "{hits:?}");
-        inserter.join().expect("no panic");
+        graph.insert(&*table, 1, &mut Scratch::new()).expect("a row");
+        searcher.join().expect("no empty search");
         let hits = search(&*graph, &*table, &query, 2, 2, &|_| true, &mut Scratch::new());
         assert_eq!(hits.iter().map(|hit| hit.id).collect::<Vec<_>>(), [1, 0]);
     });

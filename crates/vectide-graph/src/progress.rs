@@ -79,6 +79,16 @@ impl Progress {
         self.advance();
     }
 
+    /// [`Progress::finish`] without its fence.
+    #[cfg(all(test, loom))]
+    pub(crate) fn finish_wrongly(&self, id: u32) {
+        let (segment, word, bit) = place(id);
+        let flags = self.segments.get(segment).expect("claimed before");
+        // ORDERING: deliberately too weak.
+        flags.done[word].fetch_or(bit, Ordering::AcqRel);
+        self.advance();
+    }
+
     /// Every id below this one is done.
     #[inline]
     pub(crate) fn prefix(&self) -> u32 {

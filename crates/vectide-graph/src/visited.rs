@@ -69,8 +69,8 @@ impl Visited {
     }
 
     /// How far the node is, if the traversal measured it.
-    #[inline(always)]
-    pub(crate) fn distance(&self, id: u32) -> Option<f32> {
+    #[cfg(test)]
+    fn distance(&self, id: u32) -> Option<f32> {
         let distance = self.distances[self.find(id)?];
         (!distance.is_nan()).then_some(distance)
     }

@@ -16,7 +16,6 @@ pub const POINTS: &[&str] = &[
     "open.replay.after",
     "open.ends.after",
     "wal.replay.sync.before",
-    "wal.replay.sync_dir.before",
     "wal.fence.put.before",
     "wal.fence.put.after",
     "wal.local.mkdir.before",
@@ -186,6 +185,7 @@ mod active {
             }
             Some(Action::Error) => Err(io::Error::other(format!("fail point {name}"))),
             Some(Action::Sleep(time)) => {
+                #[allow(clippy::disallowed_methods, reason = "a fail point holds up whoever passes it")]
                 std::thread::sleep(time);
                 Ok(())
             }

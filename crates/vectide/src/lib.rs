@@ -34,6 +34,8 @@
 //!
 //! Modules in the order of a row's path; each imports only those before it.
 
+#![warn(unreachable_pub)]
+
 pub use arrow;
 
 mod batch;

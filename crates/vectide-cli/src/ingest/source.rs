@@ -82,25 +82,22 @@ impl Source {
     /// The file's rows from row `skip` on, `batch_rows` at a time. JSON is read as `schema`, the other formats have
     /// their own.
     pub(crate) fn batches(&self, skip: u64, batch_rows: usize, schema: &SchemaRef) -> Outcome<Batches> {
-        let opened = || -> Outcome<Batches> {
-            let file = File::open(&self.path)?;
-            match self.format {
-                FileFormat::Parquet => {
-                    let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-                    let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
-                    let reader = builder.with_offset(skip).with_batch_size(batch_rows).build()?;
-                    Ok(resized(reader, &self.schema, 0, batch_rows))
-                }
-                FileFormat::ArrowFile => {
-                    Ok(resized(FileReader::try_new_buffered(file, None)?, &self.schema, skip, batch_rows))
-                }
-                FileFormat::ArrowStream => {
-                    Ok(resized(StreamReader::try_new_buffered(file, None)?, &self.schema, skip, batch_rows))
-                }
-                FileFormat::JsonLines => Ok(Box::new(JsonLines::new(BufReader::new(file), schema, skip, batch_rows)?)),
+        let file = File::open(&self.path)?;
+        match self.format {
+            FileFormat::Parquet => {
+                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+                let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
+                let reader = builder.with_offset(skip).with_batch_size(batch_rows).build()?;
+                Ok(resized(reader, &self.schema, 0, batch_rows))
             }
-        };
-        opened().map_err(|failure| failure.context(self.path.display()))
+            FileFormat::ArrowFile => {
+                Ok(resized(FileReader::try_new_buffered(file, None)?, &self.schema, skip, batch_rows))
+            }
+            FileFormat::ArrowStream => {
+                Ok(resized(StreamReader::try_new_buffered(file, None)?, &self.schema, skip, batch_rows))
+            }
+            FileFormat::JsonLines => Ok(Box::new(JsonLines::new(BufReader::new(file), schema, skip, batch_rows)?)),
+        }
     }
 }
 

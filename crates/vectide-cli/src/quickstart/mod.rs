@@ -77,39 +77,16 @@ pub(crate) async fn run(args: Args, out: &Out) -> Outcome {
     let words = Arc::new(Words::load(args.rows)?);
     let place = Place::new(&args)?;
     let uri = place.uri()?;
-    let interrupt = Interrupt::listen();
     out.line(format_args!(
         "{} words (GloVe, 100-d f16, cosine) into {uri}, 100 at a time, each write durable before the next",
         thousands(words.len() as u64)
     ))?;
 
-    let db = database::write(&uri).await?;
-    let table = db.create_table(TABLE, words.schema()?).await.map_err(|error| {
-        let exists = error.kind() == ErrorKind::Conflict;
-        let failure = Failure::from(error);
-        if exists { failure.hint("choose another --dir, or none for a temporary one") } else { failure }
-    })?;
-    let streamed = stream::run(&table, &words, &interrupt, *out).await?;
-    describe_stream(&streamed, words.len(), *out)?;
-    show_neighbours(&table, &words, *out).await?;
-
     let sample = Sample::of(&words, SAMPLED);
-    let truth = sample.ask(&table, &words, true).await?;
-    table.flush().await?;
-    let before = sample.ask(&table, &words, false).await?;
-    table.close().await?;
-    db.close().await?;
+    let first = fill(&uri, &words, &sample, *out).await?;
+    let reopened = reopen(&uri, &words, &sample).await?;
 
-    let db = database::write(&uri).await?;
-    let table = db.open_table(TABLE).await?;
-    let reopened = Reopened {
-        rows: table.count().await?,
-        truth: sample.ask(&table, &words, true).await?,
-        answers: sample.ask(&table, &words, false).await?,
-    };
-    db.close().await?;
-
-    let report = report(&streamed, &words, &sample, &truth, &before, &reopened, &place);
+    let report = report(&first, &reopened, &words, &sample, &place);
     describe_reopening(&report, *out)?;
     if out.json() {
         out.object(&report)?;
@@ -120,6 +97,32 @@ pub(crate) async fn run(args: Args, out: &Out) -> Outcome {
     checked
 }
 
+/// What the table showed while it was written, and what it answered before it was closed.
+struct First {
+    streamed: Streamed,
+    truth: Answers,
+    answers: Answers,
+}
+
+/// Creates, streams, searches, flushes and closes. Gives the directory's lock back on return.
+async fn fill(uri: &str, words: &Arc<Words>, sample: &Sample, out: Out) -> Outcome<First> {
+    let db = database::write(uri).await?;
+    let table = db.create_table(TABLE, words.schema()?).await.map_err(|error| {
+        let exists = error.kind() == ErrorKind::Conflict;
+        let failure = Failure::from(error);
+        if exists { failure.hint("choose another --dir, or none for a temporary one") } else { failure }
+    })?;
+    let streamed = stream::run(&table, words, &Interrupt::listen(), out).await?;
+    describe_stream(&streamed, words.len(), out)?;
+    show_neighbours(&table, words, out).await?;
+    let truth = sample.ask(&table, words, true).await?;
+    table.flush().await?;
+    let answers = sample.ask(&table, words, false).await?;
+    table.close().await?;
+    db.close().await?;
+    Ok(First { streamed, truth, answers })
+}
+
 /// What the table says after it was closed and opened again.
 struct Reopened {
     rows: u64,
@@ -127,16 +130,21 @@ struct Reopened {
     answers: Answers,
 }
 
-fn report(
-    streamed: &Streamed,
-    words: &Words,
-    sample: &Sample,
-    truth: &Answers,
-    before: &Answers,
-    reopened: &Reopened,
-    place: &Place,
-) -> Report {
+async fn reopen(uri: &str, words: &Words, sample: &Sample) -> Outcome<Reopened> {
+    let db = database::write(uri).await?;
+    let table = db.open_table(TABLE).await?;
+    let reopened = Reopened {
+        rows: table.count().await?,
+        truth: sample.ask(&table, words, true).await?,
+        answers: sample.ask(&table, words, false).await?,
+    };
+    db.close().await?;
+    Ok(reopened)
+}
+
+fn report(first: &First, reopened: &Reopened, words: &Words, sample: &Sample, place: &Place) -> Report {
     let rows = words.len();
+    let streamed = &first.streamed;
     let same_rows = reopened.rows == rows as u64;
     Report {
         rows,
@@ -148,13 +156,13 @@ fn report(
         search_p99_ms: streamed.searches.percentile_ms(99.0),
         searches: streamed.searches.len(),
         empty_searches: streamed.empty_searches,
-        recall_at_10: recall::recall(&reopened.answers, truth),
+        recall_at_10: recall::recall(&reopened.answers, &first.truth),
         recall_at_10_during: streamed.recall_sum / streamed.recall_count.max(1) as f64,
         recall_queries: sample.len(),
         ef_search: recall::EF_SEARCH,
         wal_queue_max_pct: streamed.wal_queue_max_pct,
         reopened_rows: reopened.rows,
-        reopened_equal: same_rows && reopened.truth == *truth && reopened.answers == *before,
+        reopened_equal: same_rows && reopened.truth == first.truth && reopened.answers == first.answers,
         dir: place.kept(),
     }
 }

@@ -164,6 +164,7 @@ fn one<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: &[B]) -> f3
     // both slices.
     unsafe {
         while at + 2 * K::WIDTH <= len {
+            #[allow(clippy::needless_range_loop, reason = "two sums in step with two offsets")]
             for half in 0..2 {
                 let offset = at + half * K::WIDTH;
                 let (x, y) = (A::load(k, a.add(offset)), B::load(k, b.add(offset)));
@@ -196,6 +197,7 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
     // SAFETY: as in `one`; `len` is within all five slices.
     unsafe {
         while at + 2 * K::WIDTH <= len {
+            #[allow(clippy::needless_range_loop, reason = "two sums in step with two offsets")]
             for half in 0..2 {
                 let offset = at + half * K::WIDTH;
                 let x = A::load(k, a.add(offset));

@@ -62,7 +62,7 @@ impl<E: Element> VectorBlock<E> {
         copied: bool,
     ) -> Result<Self, GraphError> {
         let width = dim as usize;
-        if width == 0 || values.len() % width != 0 {
+        if width == 0 || !values.len().is_multiple_of(width) {
             return Err(GraphError::Length {
                 what: "a whole number of rows",
                 expected: (values.len() / width.max(1) * width) as u64,

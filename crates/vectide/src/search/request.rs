@@ -66,35 +66,30 @@ impl Asked {
 macro_rules! setters {
     () => {
         /// Rows wanted; fewer come back only if there are no more. Default 10, at most [`MAX_K`].
-        #[must_use]
         pub fn k(mut self, k: usize) -> Self {
             self.asked.k = k;
             self
         }
 
         /// Beam width: more finds more and takes longer; at least `k` is used. Default [`Options::ef_search`](crate::Options).
-        #[must_use]
         pub fn ef_search(mut self, ef: usize) -> Self {
             self.asked.ef = Some(ef);
             self
         }
 
         /// The vector column to search; needed only if there are several.
-        #[must_use]
         pub fn column(mut self, name: impl Into<String>) -> Self {
             self.asked.column = Some(name.into());
             self
         }
 
         /// The columns wanted beside `_distance`. Default: all but the vector columns.
-        #[must_use]
         pub fn columns<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
             self.asked.columns = Some(names.into_iter().map(Into::into).collect());
             self
         }
 
         /// Scan every row instead of using the graphs: the truth that recall is measured against.
-        #[must_use]
         pub fn exact(mut self, exact: bool) -> Self {
             self.asked.exact = exact;
             self

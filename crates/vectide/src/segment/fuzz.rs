@@ -74,7 +74,7 @@ impl Sample {
 
     async fn read(&self, meta: &SegmentMeta) {
         let ends = Arc::new(Ends::default());
-        let Ok(segment) = Segment::open(&self.store, DIR, meta, &self.schema, Arc::clone(&ends)).await else { return };
+        let Ok(segment) = Segment::open(&self.store, DIR, meta, &self.schema).await else { return };
         let (count, keys) = (segment.rows(), KeyArray::new(self.rows.column(0)).expect("keys"));
         for (row, hash) in keys.hashes().into_iter().enumerate().step_by(9) {
             let _ = segment.find(&KeyProbe { keys: &keys, row, hash }, count);
@@ -117,13 +117,7 @@ mod tests {
     #[test]
     fn the_sample_is_whole() {
         let sample = Sample::build();
-        let opened = sample.runtime.block_on(Segment::open(
-            &sample.store,
-            DIR,
-            &sample.meta,
-            &sample.schema,
-            Arc::new(Ends::default()),
-        ));
+        let opened = sample.runtime.block_on(Segment::open(&sample.store, DIR, &sample.meta, &sample.schema));
         opened.expect("opens").verify(&sample.meta).expect("verifies");
     }
 }

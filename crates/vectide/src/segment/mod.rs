@@ -17,7 +17,6 @@ mod writer;
 pub(crate) use format::CHUNK_ROWS;
 pub(crate) use writer::{Part, write_part};
 
-use crate::ends::Ends;
 use crate::error::{Error, Result};
 use crate::ids::{PubNo, RowId, Seq};
 use crate::keys::KeyProbe;
@@ -40,7 +39,6 @@ pub(crate) struct Segment {
     schema: TableSchema,
     first_row: RowId,
     rows: u32,
-    ends: Arc<Ends>,
     marks: ArrowFile,
     body: Option<Body>,
     disk_bytes: u64,
@@ -63,7 +61,7 @@ impl std::fmt::Debug for Segment {
 }
 
 impl Segment {
-    /// Maps the parts that `meta` names in the folder `dir` (which ends in `/`). `ends` are the row file's marks.
+    /// Maps the parts that `meta` names in the folder `dir` (which ends in `/`).
     ///
     /// # Errors
     /// `Corrupt` naming the part if one is missing or has another length, or its header contradicts the manifest or the
@@ -73,7 +71,6 @@ impl Segment {
         dir: &str,
         meta: &SegmentMeta,
         schema: &TableSchema,
-        ends: Arc<Ends>,
     ) -> Result<Self> {
         let marks = map(store, dir, meta, paths::ENDS).await?;
         let body = match meta.rows {
@@ -82,17 +79,7 @@ impl Segment {
         };
         let disk_bytes = meta.parts.iter().map(|part| part.len).sum();
         let (first_row, rows, schema) = (meta.first_row, meta.rows, schema.clone());
-        Ok(Self { schema, first_row, rows, ends, marks, body, disk_bytes })
-    }
-
-    /// The row id of offset 0.
-    pub(crate) fn first_row(&self) -> RowId {
-        self.first_row
-    }
-
-    /// The row file's end marks.
-    pub(crate) fn ends(&self) -> &Arc<Ends> {
-        &self.ends
+        Ok(Self { schema, first_row, rows, marks, body, disk_bytes })
     }
 
     /// Bytes of its files.

@@ -96,7 +96,7 @@ impl Shard {
         self.watermark.wait(|progress| progress.durable.plus(1) >= last).await?;
         self.wait_indexed(sealed).await;
         let meta = self.build(sealed).await?;
-        let segment = self.open_segment(&meta, sealed).await?;
+        let segment = self.open_segment(&meta).await?;
         let position = self.position_behind(sealed);
         self.commit_flush(sealed, &meta, position).await?;
         failpoint::hit("flush.commit.after").map_err(|e| Error::io("flushing", e))?;
@@ -137,10 +137,9 @@ impl Shard {
         Ok(meta)
     }
 
-    async fn open_segment(&self, meta: &SegmentMeta, sealed: &Sealed) -> Result<Segment> {
+    async fn open_segment(&self, meta: &SegmentMeta) -> Result<Segment> {
         let dir = self.ground.paths.segment_dir(&meta.id);
-        let ends = Arc::clone(&sealed.source.ends);
-        Segment::open(&self.ground.store, &dir, meta, &self.ground.schema, ends).await
+        Segment::open(&self.ground.store, &dir, meta, &self.ground.schema).await
     }
 
     /// Where a replay has to start once the memtable's rows stand in a segment.

@@ -19,7 +19,7 @@ use crate::search::snapshot::{Source, Tier};
 use crate::segment::Segment;
 use crate::wal::frame::{FrameKind, LogSchema};
 use crate::wal::index::SeqIndex;
-use crate::wal::replay::{Replay, ReplayBatch, ReplayPlan};
+use crate::wal::replay::{Recovered, Replay, ReplayBatch, ReplayPlan};
 use crate::wal::{Log, LogListener};
 use std::sync::Arc;
 use std::sync::Weak;
@@ -74,7 +74,7 @@ pub(crate) async fn open_segments(ground: &Ground, now: &ShardManifest) -> Resul
     for meta in &metas {
         let dir = ground.paths.segment_dir(&meta.id);
         let ends = Arc::new(Ends::default());
-        let segment = Segment::open(&ground.store, &dir, meta, &ground.schema, Arc::clone(&ends)).await?;
+        let segment = Segment::open(&ground.store, &dir, meta, &ground.schema).await?;
         marks.extend(segment.marks()?);
         sources.push(Source::new(meta.first_row, ends, Tier::Segment(Arc::new(segment))));
     }
@@ -116,6 +116,7 @@ async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>) 
     all_visible(shard).await?;
     pass("open.replay.after")?;
     let recovered = replay.finish()?;
+    check_end(shard, &recovered)?;
     let ends = merged_ends(&now.closed, &recovered.ends);
     let changed = ends != now.closed;
     let closed = ends.clone();
@@ -125,6 +126,18 @@ async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>) 
     pass("open.ends.after")?;
     let _ = shard.closed_epochs.set(ends);
     Ok(recovered.index)
+}
+
+/// The shard must stand exactly where its log ends.
+fn check_end(shard: &Shard, recovered: &Recovered) -> Result<()> {
+    let section = shard.section.lock();
+    if section.next_seq != recovered.last_seq.plus(1) || section.next_publication <= recovered.last_publication {
+        return Err(Error::internal(format!(
+            "replay ended at seq {} and publication {}, the log at {} and {}",
+            section.next_seq, section.next_publication, recovered.last_seq, recovered.last_publication
+        )));
+    }
+    Ok(())
 }
 
 /// Flushes what was replayed so far if the next batch would not fit into memory beside it.

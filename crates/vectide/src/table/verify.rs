@@ -4,7 +4,6 @@
 //! live row's key is met once, and the live rows are counted. Called by `Table::verify` and `ReadTable::verify`.
 
 use super::shard::Ground;
-use crate::ends::Ends;
 use crate::error::{Error, Result};
 use crate::keys::KeyArray;
 use crate::manifest::ShardManifest;
@@ -12,15 +11,14 @@ use crate::search::Reader;
 use crate::segment::Segment;
 use crate::stats::VerifyReport;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Reads and checks everything; `Corrupt` at the first damage.
 pub(crate) async fn verify(ground: &Ground, manifest: &ShardManifest, reader: Reader) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     for meta in &manifest.segments {
         let dir = ground.paths.segment_dir(&meta.id);
-        // A fresh mapping with marks of its own: what is checked is what the disk says.
-        let segment = Segment::open(&ground.store, &dir, meta, &ground.schema, Arc::new(Ends::default())).await?;
+        // A fresh mapping: what is checked is what the disk says.
+        let segment = Segment::open(&ground.store, &dir, meta, &ground.schema).await?;
         let meta = meta.clone();
         let checked = tokio::task::spawn_blocking(move || segment.verify(&meta)).await;
         let checked = checked.map_err(|e| Error::internal("verifying a segment").with_source(e))??;

@@ -256,16 +256,6 @@ impl EncodedBatch {
         self.bytes
     }
 
-    /// What the batch does.
-    pub(crate) fn kind(&self) -> FrameKind {
-        self.kind
-    }
-
-    /// The caller's idempotency key.
-    pub(crate) fn idempotency_key(&self) -> Option<&[u8]> {
-        self.key.as_deref()
-    }
-
     /// The rows as views on exactly the bytes that go to the log: one batch a part, nothing copied.
     pub(crate) fn decode_parts(&self) -> Result<Vec<RecordBatch>> {
         self.parts.iter().map(|part| body::decode(&part.body, self.schema.of(self.kind), part.rows as usize)).collect()

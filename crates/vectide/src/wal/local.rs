@@ -153,9 +153,7 @@ impl LocalLog {
             group_bytes: options.group_bytes,
             is_full: false,
         };
-        let thread = std::thread::Builder::new()
-            .name("vectide-log".into())
-            .spawn(move || worker.run())
+        let thread = crate::runtime::spawn_thread("vectide-log".into(), move || worker.run())
             .map_err(|e| Error::io("starting the log's thread", e))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)), epoch, fs, wal_dir })
     }
@@ -224,6 +222,7 @@ impl Log for LocalLog {
         }
         self.shared.queue.appended(batch.rows(), batch.bytes(), since);
         inbox.batches.push_back(Pending { batch, first_seq, publication, since, _permit: permit });
+        drop(inbox);
         self.shared.wake.notify_one();
     }
 
@@ -326,8 +325,8 @@ impl Worker {
             if work.is_last {
                 return self.finish();
             }
-            if self.files.is_low() && !self.is_full {
-                match self.extend(0) {
+            if self.files.is_low(self.shared.reserve) && !self.is_full {
+                match self.extend(0, 0) {
                     Err(NoSpace::Broken(error)) => return self.die(error, Work::default()),
                     Err(NoSpace::Full(_)) => self.is_full = true,
                     Ok(()) => {}
@@ -388,13 +387,14 @@ impl Worker {
             if let Some(hold) = self.shared.space.take(bytes, reserve) {
                 return Ok(hold);
             }
-            // Others may take some of it meanwhile, hence the loop. The reserve is filled up on the way.
-            self.extend((bytes + self.shared.reserve).saturating_sub(self.shared.space.free()))?;
+            // Others may take some of it meanwhile, hence the loop. The reserve is filled up on the way if there is room.
+            let free = self.shared.space.free();
+            self.extend((bytes + self.shared.reserve).saturating_sub(free), (bytes + reserve).saturating_sub(free))?;
         }
     }
 
-    fn extend(&mut self, need: u64) -> Result<(), NoSpace> {
-        if self.files.extend(need)? {
+    fn extend(&mut self, need: u64, least: u64) -> Result<(), NoSpace> {
+        if self.files.extend(need, least)? {
             self.shared.queue.object_created();
         }
         self.is_full = false;

@@ -96,3 +96,33 @@ pub(crate) fn epoch_name(epoch: Epoch) -> String {
 pub(crate) fn log_file_name(start: u64) -> String {
     format!("{start:020}.log")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_fail_point_on_the_logs_path_is_listed_and_none_else() {
+        let sources = [
+            include_str!("durable.rs"),
+            include_str!("fence.rs"),
+            include_str!("local.rs"),
+            include_str!("local/files.rs"),
+            include_str!("object.rs"),
+            include_str!("replay.rs"),
+        ];
+        let name = |rest: &'static str| rest.split('"').next().expect("split gives at least one");
+        let used: BTreeSet<_> = sources.iter().flat_map(|s| s.split("hit(\"").skip(1).map(name)).collect();
+        let listed = crate::failpoint::POINTS.iter().copied().filter(|name| name.starts_with("wal."));
+        assert_eq!(used, listed.collect());
+    }
+
+    #[test]
+    fn log_files_are_named_as_the_store_names_them() {
+        use crate::store::paths::LogKind;
+        let paths = fixture::paths();
+        let own = format!("{}{}/{}", paths.wal_dir(), epoch_name(Epoch(7)), log_file_name(99));
+        assert_eq!(own, paths.wal(Epoch(7), 99, LogKind::File));
+    }
+}

@@ -12,7 +12,7 @@ use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::local::list_files;
 use super::read_local::LocalReader;
 use super::read_object::{ObjectReader, Slot};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition};
 use crate::manifest::{EpochEnd, ShardManifest};
 use crate::store::paths::ShardPaths;

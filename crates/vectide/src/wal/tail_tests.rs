@@ -1,6 +1,7 @@
 //! Readers in other processes: never more than is durable, never less than was acknowledged.
 
 use super::*;
+use crate::error::ErrorKind;
 use crate::ids::Seq;
 use crate::store::LocalStore;
 use crate::store::sim::SimFs;

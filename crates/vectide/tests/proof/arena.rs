@@ -72,7 +72,8 @@ impl Arena {
 
     /// Opens once more without faults, reads in every way, checks the history.
     pub async fn judge(&self) -> crate::history::Summary {
-        let db = Vectide::builder("arena").store(Arc::clone(&self.store)).options(options()).open().await.expect("opens");
+        let db =
+            Vectide::builder("arena").store(Arc::clone(&self.store)).options(options()).open().await.expect("opens");
         let table = db.open_table("t").await.expect("opens");
         let end = look(&table).await;
         table.verify().await.expect("nothing is damaged");
@@ -83,7 +84,8 @@ impl Arena {
 
 /// Everything that is there, each key once.
 async fn look(table: &Table) -> Seen {
-    let rows: Vec<(i64, i64)> = all_rows(table).await.into_iter().map(|(key, value)| (key, value.parse().expect("a number"))).collect();
+    let rows: Vec<(i64, i64)> =
+        all_rows(table).await.into_iter().map(|(key, value)| (key, value.parse().expect("a number"))).collect();
     assert!(rows.windows(2).all(|pair| pair[0].0 < pair[1].0), "each key once");
     Seen::new(&rows)
 }

@@ -90,7 +90,8 @@ fn two_writers_that_fight_lose_nothing_and_acknowledge_nothing_after_the_fence()
     let seconds = number("VECTIDE_FIGHT_SECONDS").unwrap_or(5);
     let seed = number("VECTIDE_FIGHT_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("VECTIDE_FIGHT_SEED={seed}");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let summary = runtime.block_on(async {
         let arena = Arena::new(&format!("fight-{seed}")).await;
         let until = Instant::now() + Duration::from_secs(seconds);

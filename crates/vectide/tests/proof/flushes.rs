@@ -31,7 +31,8 @@ fn fail_on(fs: &FaultFs, part: &'static str) -> Arc<AtomicBool> {
     let is_on = Arc::new(AtomicBool::new(true));
     let on = Arc::clone(&is_on);
     fs.set_hook(Arc::new(move |point| {
-        let hit = point.phase == Phase::Before && point.path.to_string_lossy().contains(part) && on.load(Ordering::SeqCst);
+        let hit =
+            point.phase == Phase::Before && point.path.to_string_lossy().contains(part) && on.load(Ordering::SeqCst);
         if hit { Err(std::io::Error::other("told to fail")) } else { Ok(()) }
     }));
     is_on

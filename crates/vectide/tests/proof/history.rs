@@ -110,7 +110,8 @@ impl History {
         self.check_order(&mut summary)?;
         for (&write, &epoch) in &epochs {
             let later = opens.iter().filter(|(by, _)| *by > epoch);
-            for (what, seen) in later.map(|(by, seen)| (format!("writer {by}"), *seen)).chain([("the end".into(), end)]) {
+            for (what, seen) in later.map(|(by, seen)| (format!("writer {by}"), *seen)).chain([("the end".into(), end)])
+            {
                 let there = seen.writes.get(&write).copied().unwrap_or(0);
                 if there != 0 && there != OWN_KEYS {
                     return Err(format!("{write:?} of writer {epoch} is half there for {what}"));

@@ -55,10 +55,14 @@ impl Simulation {
             }
             2 | 3 => writer.store.release(),
             4 => self.clock.advance(Duration::from_secs(self.rng.below(10_000))),
-            5 => drop(self.writes.spawn(async move { drop(writer.table.flush().await) })),
-            6 => drop(self.writes.spawn(async move { drop(writer.table.close().await) })),
+            5 => _ = self.writes.spawn(async move { drop(writer.table.flush().await) }),
+            6 => _ = self.writes.spawn(async move { drop(writer.table.close().await) }),
             7 | 8 => tokio::time::sleep(Duration::from_millis(self.rng.below(2_000))).await,
-            _ => drop(self.writes.spawn(async move { drop(writer.write().await) })),
+            _ => {
+                _ = self.writes.spawn(async move {
+                    _ = writer.write().await;
+                })
+            }
         }
         tokio::time::sleep(Duration::from_micros(self.rng.below(20_000))).await;
     }
@@ -70,7 +74,10 @@ impl Simulation {
             writer.store.settle().await;
         }
         // A writer that is gone can leave writes that nobody answers any more.
-        while tokio::time::timeout(Duration::from_secs(3_600), self.writes.join_next()).await.is_ok_and(|one| one.is_some()) {}
+        while tokio::time::timeout(Duration::from_secs(3_600), self.writes.join_next())
+            .await
+            .is_ok_and(|one| one.is_some())
+        {}
         self.arena.judge().await
     }
 }
@@ -82,7 +89,8 @@ fn whatever_the_order_nothing_is_lost_and_no_fenced_writer_acknowledges() {
     let seeds = number("VECTIDE_SIMULATIONS").unwrap_or(15);
     for seed in first..first + seeds {
         println!("VECTIDE_SIMULATION_SEED={seed}");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
         let summary = runtime.block_on(async {
             let arena = Arena::new(&format!("simulation-{seed}")).await;
             let clock = Arc::new(ManualClock::default());
