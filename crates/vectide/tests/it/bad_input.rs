@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use std::sync::Arc;
-use vectide::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use vectide::arrow::array::{ArrayRef, FixedSizeListArray, Int64Array, RecordBatch, StringArray};
+use vectide::arrow::datatypes::Float32Type;
 use vectide::{ErrorKind, Options, Vectide, keys};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,4 +100,71 @@ async fn a_table_without_a_key_appends_and_refuses_what_needs_one() {
     }
     table.flush().await.expect("flushes");
     assert_eq!(table.count().await.expect("counts"), 200);
+}
+
+/// Columns of a batch, any of which may be wrong.
+fn columns(ids: ArrayRef, states: ArrayRef, vectors: ArrayRef) -> RecordBatch {
+    RecordBatch::try_from_iter([("id", ids), ("state", states), ("vec", vectors)]).expect("a batch")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_promise_three_refuses_is_named_by_column_and_row() {
+    let (_db, table) = table().await;
+    let ids = |ids: &[Option<i64>]| Arc::new(Int64Array::from(ids.to_vec())) as ArrayRef;
+    let states = || Arc::new(StringArray::from(vec!["a", "b"])) as ArrayRef;
+    let good = || Arc::new(vectors(&[[1.0; DIM], [2.0; DIM]])) as ArrayRef;
+    let long = FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(
+        [Some(vec![Some(1.0); 7]), Some(vec![Some(1.0); 7])],
+        7,
+    );
+    let holed = FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(
+        [Some(vec![Some(1.0); DIM]), Some(vec![Some(1.0), None, Some(1.0), Some(1.0)])],
+        DIM as i32,
+    );
+    let refused = [
+        (columns(ids(&[Some(1), None]), states(), good()), vec!["`id`", "row 1", "null"]),
+        (columns(ids(&[Some(1), Some(2)]), states(), Arc::new(long)), vec!["`vec`", "4", "7"]),
+        (columns(ids(&[Some(1), Some(2)]), states(), Arc::new(holed)), vec!["`vec`", "row 1"]),
+        (columns(states(), states(), good()), vec!["`id`", "Int64", "Utf8"]),
+    ];
+    for (batch, words) in refused {
+        for error in [table.upsert(batch.clone()).await, table.insert(batch).await].map(|r| r.expect_err("refused")) {
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(words.iter().all(|word| error.message().contains(word)), "{words:?}: {error}");
+        }
+    }
+    let twice = columns(ids(&[Some(7), Some(7)]), states(), good());
+    let error = table.insert(twice).await.expect_err("twice");
+    assert!(error.message().contains('7') && error.message().contains("row 1"), "{error}");
+    assert_eq!((table.count().await.expect("counts"), table.stats().writes.batches), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_zero_vector_under_cosine_is_refused_in_a_write_and_as_a_query() {
+    let db = Vectide::open("memory://", Options::default()).await.expect("opens");
+    let schema = vectide::schema! { key id: Int64, state: Utf8, vector vec: [f32; 4] cosine };
+    let table = db.create_table("t", schema).await.expect("creates");
+    let error = table.upsert(batch(&[(1, "a", [1.0; DIM]), (2, "a", [0.0; DIM])])).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(["`vec`", "row 1", "zero", "cosine"].iter().all(|word| error.message().contains(word)), "{error}");
+    assert_eq!(table.count().await.expect("counts"), 0);
+    table.upsert(batch(&[(1, "a", [1.0; DIM])])).await.expect("writes");
+    let error = table.search(&[0.0; DIM]).await.expect_err("refused");
+    assert!(error.message().contains("zero") && error.message().contains("cosine"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_all_null_vector_column_is_stored_and_not_searched() {
+    let (_db, table) = table().await;
+    let ids = Arc::new(Int64Array::from(vec![1, 2])) as ArrayRef;
+    let states = Arc::new(StringArray::from(vec![None::<&str>, None])) as ArrayRef;
+    let nulls: [Option<Vec<Option<f32>>>; 2] = [None, None];
+    let vectors = FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(nulls, DIM as i32);
+    table.upsert(columns(ids, states, Arc::new(vectors))).await.expect("stored");
+    for _ in 0..2 {
+        assert_eq!(table.count().await.expect("counts"), 2);
+        assert_eq!(table.search(&[1.0; DIM]).await.expect("searches").num_rows(), 0);
+        assert_eq!(table.get(keys![2]).await.expect("gets").num_rows(), 1);
+        table.flush().await.expect("flushes");
+    }
 }

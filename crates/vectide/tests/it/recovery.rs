@@ -194,3 +194,55 @@ async fn a_dropped_table_is_gone_and_its_name_free() {
     let again = db.create_table("t", schema()).await.expect("free");
     assert_eq!(again.count().await.expect("counts"), 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_whose_last_bytes_are_cut_or_zeroed_opens_with_what_was_before_them() {
+    for (cut, is_zeroed) in [(1u64, false), (3, true), (40, false), (90, true)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        {
+            let (_db, table) = open(dir.path()).await;
+            for id in 0..20i64 {
+                table.upsert(numbered([id], "a")).await.expect("writes");
+            }
+        }
+        let log = files(dir.path()).into_keys().find(|name| name.ends_with(".log")).expect("a log file");
+        let path = dir.path().join(log);
+        let bytes = std::fs::read(&path).expect("reads");
+        let end = bytes.iter().rposition(|byte| *byte != 0).expect("frames") + 1;
+        let from = end - cut as usize;
+        let mut changed = bytes[..from].to_vec();
+        if is_zeroed {
+            changed.resize(bytes.len(), 0);
+        }
+        std::fs::write(&path, changed).expect("writes");
+        for _ in 0..2 {
+            let (_db, table) = open(dir.path()).await;
+            let rows = all_rows(&table).await;
+            let count = rows.len() as i64;
+            assert!(count == 19 || count == 20, "cut {cut}: {count} rows");
+            assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_whose_shard_was_taken_over_flushed_and_trimmed_acknowledges_nothing() {
+    let uri = "memory://recovery-taken-over";
+    let first = Vectide::open(uri, Options::default()).await.expect("opens");
+    let ours = first.create_table("t", schema()).await.expect("creates");
+    ours.upsert(numbered(0..100, "a")).await.expect("writes");
+    let second = Vectide::open(uri, Options::default()).await.expect("opens");
+    let theirs = second.open_table("t").await.expect("takes over");
+    theirs.upsert(numbered(50..150, "b")).await.expect("writes");
+    theirs.flush().await.expect("flushes and trims");
+    for _ in 0..3 {
+        let error = ours.upsert(numbered(0..10, "late")).await.expect_err("fenced");
+        assert!(matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Closed), "{error:?}");
+    }
+    assert_eq!(ours.stats().writes.batches, 2, "one of them reached the log and was refused there");
+    let expected: Vec<(i64, String)> = (0..150).map(|id| (id, if id < 50 { "a" } else { "b" }.to_owned())).collect();
+    assert_eq!(all_rows(&theirs).await, expected);
+    drop((ours, first));
+    let third = Vectide::open(uri, Options::default()).await.expect("opens");
+    assert_eq!(all_rows(&third.open_table("t").await.expect("opens")).await, expected);
+}
