@@ -71,7 +71,8 @@ fn schema(dim: usize, metric: Metric) -> Outcome<TableSchema> {
 fn batch(first: usize, rows: &[f32], dim: usize) -> Outcome<RecordBatch> {
     let count = rows.len() / dim;
     let item = Arc::new(Field::new_list_field(DataType::Float32, true));
-    let list = FixedSizeListArray::try_new(item, i32::try_from(dim)?, Arc::new(Float32Array::from(rows.to_vec())), None)?;
+    let list =
+        FixedSizeListArray::try_new(item, i32::try_from(dim)?, Arc::new(Float32Array::from(rows.to_vec())), None)?;
     let ids: Int64Array = (first as i64..(first + count) as i64).collect();
     Ok(RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef), ("vec", Arc::new(list) as ArrayRef)])?)
 }
@@ -99,9 +100,10 @@ fn generated(rows: usize, dim: usize, inner: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(rows * dim);
     for _ in 0..rows {
         let hidden: Vec<f32> = (0..inner).map(|_| rng.symmetric() + rng.symmetric()).collect();
-        out.extend(map.chunks(inner).map(|row| {
-            row.iter().zip(&hidden).map(|(a, b)| a * b).sum::<f32>() + 0.1 * rng.symmetric()
-        }));
+        out.extend(
+            map.chunks(inner)
+                .map(|row| row.iter().zip(&hidden).map(|(a, b)| a * b).sum::<f32>() + 0.1 * rng.symmetric()),
+        );
     }
     out
 }
@@ -184,18 +186,29 @@ async fn syncs() -> Outcome<()> {
     }
     let seconds = started.elapsed().as_secs_f64();
     let wal = table.stats().wal;
-    println!("{}", json!({"measure": "syncs", "callers": 64, "rows": waits.len(), "rows_per_s": waits.len() as f64 / seconds,
-        "syncs": wal.syncs, "rows_per_sync": waits.len() as f64 / wal.syncs as f64, "ack_p50_ms": median(waits)}));
+    println!(
+        "{}",
+        json!({"measure": "syncs", "callers": 64, "rows": waits.len(), "rows_per_s": waits.len() as f64 / seconds,
+        "syncs": wal.syncs, "rows_per_sync": waits.len() as f64 / wal.syncs as f64, "ack_p50_ms": median(waits)})
+    );
     db.close().await?;
     Ok(())
 }
 
 /// Bytes per row beside the rows' own, by the table's account and by the allocator's.
 async fn memory() -> Outcome<()> {
-    for (dim, rows, at_once) in [(100, 10_000, 1), (100, 10_000, 1_000), (100, 50_000, 1_000), (384, 50_000, 100), (1024, 20_000, 1_000)] {
+    for (dim, rows, at_once) in
+        [(100, 10_000, 1), (100, 10_000, 1_000), (100, 50_000, 1_000), (384, 50_000, 100), (1024, 20_000, 1_000)]
+    {
         let data = generated(rows, dim, 24);
         let dir = tempfile::tempdir_in(".")?;
-        let (db, table) = open(dir.path(), Options { memory_bytes: 4 << 30, memtable_bytes: 2 << 30, ..Options::default() }, dim, Metric::L2).await?;
+        let (db, table) = open(
+            dir.path(),
+            Options { memory_bytes: 4 << 30, memtable_bytes: 2 << 30, ..Options::default() },
+            dim,
+            Metric::L2,
+        )
+        .await?;
         let before = ALLOCATED.load(Ordering::Relaxed);
         for (n, chunk) in data.chunks(dim * at_once).enumerate() {
             table.upsert(batch(n * at_once, chunk, dim)?).await?;
@@ -206,12 +219,15 @@ async fn memory() -> Outcome<()> {
         let counted = memtable.rows_bytes + memtable.graph_bytes + memtable.key_bytes + memtable.bookkeeping_bytes;
         let own = (rows * (dim * 4 + 8)) as f64;
         let per_row = |bytes: u64| bytes as f64 / rows as f64;
-        println!("{}", json!({"measure": "memory", "dim": dim, "rows": rows, "batch": at_once,
+        println!(
+            "{}",
+            json!({"measure": "memory", "dim": dim, "rows": rows, "batch": at_once,
             "beside_rows_bytes_per_row": (allocated as f64 - own) / rows as f64,
             "counted_beside_rows_bytes_per_row": (counted as f64 - own) / rows as f64,
             "graph": per_row(memtable.graph_bytes), "keys": per_row(memtable.key_bytes),
             "bookkeeping": per_row(memtable.bookkeeping_bytes), "rows_bytes": per_row(memtable.rows_bytes),
-            "counted_over_allocated": counted as f64 / allocated as f64}));
+            "counted_over_allocated": counted as f64 / allocated as f64})
+        );
         db.close().await?;
     }
     Ok(())
@@ -265,10 +281,13 @@ async fn flush(data: Option<&str>) -> Outcome<()> {
         ratios.push(flushed / plain);
         writes.sort_by(f64::total_cmp);
         searches.sort_by(f64::total_cmp);
-        println!("{}", json!({"measure": "flush", "data": source, "round": round, "rows": ROWS, "dim": DIM, "bytes": bytes,
+        println!(
+            "{}",
+            json!({"measure": "flush", "data": source, "round": round, "rows": ROWS, "dim": DIM, "bytes": bytes,
             "flush_s": flushed, "plain_write_s": plain, "ratio": flushed / plain,
             "write_max_ms": writes.last(), "write_p50_ms": median(writes.clone()),
-            "search_max_ms": searches.last(), "search_p50_ms": median(searches.clone())}));
+            "search_max_ms": searches.last(), "search_p50_ms": median(searches.clone())})
+        );
         db.close().await?;
     }
     println!("{}", json!({"measure": "flush", "median_ratio": median(ratios)}));
@@ -276,7 +295,10 @@ async fn flush(data: Option<&str>) -> Outcome<()> {
 }
 
 /// Repeats `act` until told, and gives each one's milliseconds.
-fn feel<F>(over: Arc<AtomicBool>, act: impl Fn(usize) -> F + Send + 'static) -> tokio::task::JoinHandle<Outcome<Vec<f64>>>
+fn feel<F>(
+    over: Arc<AtomicBool>,
+    act: impl Fn(usize) -> F + Send + 'static,
+) -> tokio::task::JoinHandle<Outcome<Vec<f64>>>
 where
     F: Future<Output = Outcome<()>> + Send,
 {
@@ -316,13 +338,22 @@ async fn replay() -> Outcome<()> {
     let rows = (1usize << 30) / (DIM * 4);
     let data = generated(20_000, DIM, 16);
     {
-        let options = Options { memory_bytes: 8 << 30, memtable_bytes: 4 << 30, memtable_rows: 10_000_000, tail_rows: u32::MAX, ..Options::default() };
+        let options = Options {
+            memory_bytes: 8 << 30,
+            memtable_bytes: 4 << 30,
+            memtable_rows: 10_000_000,
+            tail_rows: u32::MAX,
+            ..Options::default()
+        };
         let (_db, table) = open(dir.path(), options, DIM, Metric::L2).await?;
         for n in 0..rows / 1_000 {
             let at = (n * 1_000 % 20_000) * DIM;
             table.upsert(batch(n * 1_000, &data[at..at + 1_000 * DIM], DIM)?).await?;
         }
-        println!("{}", json!({"measure": "replay", "log_bytes": table.stats().wal.bytes_written, "rows": rows / 1_000 * 1_000}));
+        println!(
+            "{}",
+            json!({"measure": "replay", "log_bytes": table.stats().wal.bytes_written, "rows": rows / 1_000 * 1_000})
+        );
         // What a crash leaves: nothing is closed, the process that replays is another one.
     }
     let limit = 64u64 << 20;
@@ -347,9 +378,12 @@ async fn replay() -> Outcome<()> {
     over.store(true, Ordering::Relaxed);
     let _ = watching.join();
     let heap = peak.load(Ordering::Relaxed) - allocated_before;
-    println!("{}", json!({"measure": "replay", "memtable_limit_bytes": limit, "seconds": took, "rows": table.count().await?,
+    println!(
+        "{}",
+        json!({"measure": "replay", "memtable_limit_bytes": limit, "seconds": took, "rows": table.count().await?,
         "heap_peak_bytes": heap, "heap_over_limit": heap as f64 / limit as f64, "flushes": table.stats().recovery.flushes,
-        "rss_before_bytes": rss_before, "rss_after_bytes": rss()?}));
+        "rss_before_bytes": rss_before, "rss_after_bytes": rss()?})
+    );
     db.close().await?;
     Ok(())
 }
@@ -366,19 +400,26 @@ async fn recall(data: Option<&str>) -> Outcome<()> {
     let glove = glove(data)?;
     let (packages, source) = packages(data, 50_000)?;
     let small: Vec<f32> = packages.chunks(1024).flat_map(|row| row[..384].to_vec()).collect();
-    let sets = [("glove-100 raw", "l2", glove, 100, Metric::L2, 200), (source, "cosine", packages, 1024, Metric::Cosine, 1_000), ("packages-384", "cosine", small, 384, Metric::Cosine, 1_000)];
+    let sets = [
+        ("glove-100 raw", "l2", glove, 100, Metric::L2, 200),
+        (source, "cosine", packages, 1024, Metric::Cosine, 1_000),
+        ("packages-384", "cosine", small, 384, Metric::Cosine, 1_000),
+    ];
     for (name, metric_name, rows, dim, metric, held_out) in sets {
         // GloVe is indexed whole (its 25,000 rows are the case); its queries are rows of it moved a little.
         let whole = name.starts_with("glove");
         let split = if whole { rows.len() } else { rows.len() - held_out * dim };
         let mut rng = Rng(11);
         let queries: Vec<Vec<f32>> = if whole {
-            (0..held_out).map(|n| rows[n * 97 * dim..(n * 97 + 1) * dim].iter().map(|v| v + 0.05 * rng.symmetric()).collect()).collect()
+            (0..held_out)
+                .map(|n| rows[n * 97 * dim..(n * 97 + 1) * dim].iter().map(|v| v + 0.05 * rng.symmetric()).collect())
+                .collect()
         } else {
             rows[split..].chunks(dim).map(<[f32]>::to_vec).collect()
         };
         let dir = tempfile::tempdir_in(".")?;
-        let options = Options { memory_bytes: 4 << 30, memtable_bytes: 2 << 30, index_threads: 2, ..Options::default() };
+        let options =
+            Options { memory_bytes: 4 << 30, memtable_bytes: 2 << 30, index_threads: 2, ..Options::default() };
         let (db, table) = open(dir.path(), options, dim, metric).await?;
         let started = Instant::now();
         for (n, chunk) in rows[..split].chunks(dim * 1_000).enumerate() {
@@ -390,10 +431,13 @@ async fn recall(data: Option<&str>) -> Outcome<()> {
         table.flush().await?;
         let after = recall_of(&table, &queries).await?;
         let report = table.verify().await?;
-        println!("{}", json!({"measure": "recall", "data": name, "metric": metric_name, "dim": dim, "rows": split / dim,
+        println!(
+            "{}",
+            json!({"measure": "recall", "data": name, "metric": metric_name, "dim": dim, "rows": split / dim,
             "rows_per_s_two_index_threads": (split / dim) as f64 / seconds, "recall_at_10_ef64_before_flush": before[0],
             "recall_at_10_ef64_after_flush": after[0], "recall_at_10_ef128_after_flush": after[1],
-            "live_rows": report.live_rows, "reachable_nodes": report.reachable_nodes}));
+            "live_rows": report.live_rows, "reachable_nodes": report.reachable_nodes})
+        );
         db.close().await?;
     }
     Ok(())

@@ -15,9 +15,7 @@ use vectide_graph::{Graph, Metric, Params, Query, Scratch, Vectors, exact, searc
 fn main() {
     let mut sets: Vec<String> = std::env::args().skip(1).collect();
     if sets.is_empty() {
-        sets = ["glove", "glove-l2", "generated-1024"]
-            .map(String::from)
-            .to_vec();
+        sets = ["glove", "glove-l2", "generated-1024"].map(String::from).to_vec();
     }
     for set in sets {
         let (rows, metric) = load(&set);
@@ -29,16 +27,8 @@ fn load(set: &str) -> (Rows, Metric) {
     if let Some(file) = set.strip_prefix("file:") {
         let (path, dim) = file.rsplit_once(':').expect("file:PATH:DIM");
         let bytes = std::fs::read(path).expect("the file is there");
-        let halves = bytes
-            .chunks_exact(2)
-            .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
-        return (
-            Rows {
-                dim: dim.parse().expect("a dimension"),
-                values: halves.collect(),
-            },
-            Metric::Cosine,
-        );
+        let halves = bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
+        return (Rows { dim: dim.parse().expect("a dimension"), values: halves.collect() }, Metric::Cosine);
     }
     match set {
         "glove" => (common::glove(), Metric::Cosine),
@@ -60,9 +50,7 @@ fn measure(name: &str, rows: Rows, metric: Metric) {
     for (quarter, seconds) in seconds.iter_mut().enumerate() {
         let start = cpu_seconds();
         for id in quarter * base / 4..(quarter + 1) * base / 4 {
-            graph
-                .insert(&table, id as u32, &mut scratch)
-                .expect("a row");
+            graph.insert(&table, id as u32, &mut scratch).expect("a row");
         }
         *seconds = cpu_seconds() - start;
     }
@@ -76,9 +64,8 @@ fn measure(name: &str, rows: Rows, metric: Metric) {
         table.memory_bytes().bookkeeping as f64 / base as f64,
         graph.unreachable().len(),
     );
-    let queries: Vec<Query> = (0..queries.len())
-        .map(|n| Query::new(metric, params.dim, queries.row(n)).expect("a query"))
-        .collect();
+    let queries: Vec<Query> =
+        (0..queries.len()).map(|n| Query::new(metric, params.dim, queries.row(n)).expect("a query")).collect();
     let truth: Vec<Vec<u32>> = queries
         .iter()
         .map(|q| {

@@ -25,13 +25,7 @@ pub(crate) struct Beam {
 
 impl Beam {
     pub(crate) fn new() -> Self {
-        Self {
-            keys: Vec::new(),
-            expanded: Vec::new(),
-            cursor: 0,
-            capacity: 0,
-            rejected: BinaryHeap::new(),
-        }
+        Self { keys: Vec::new(), expanded: Vec::new(), cursor: 0, capacity: 0, rejected: BinaryHeap::new() }
     }
 
     pub(crate) fn reset(&mut self, capacity: usize) {

@@ -67,10 +67,7 @@ fn pack(len: u32, id: u32) -> u64 {
 
 fn unpack(word: u64) -> EntryPoint {
     let id = word as u32;
-    EntryPoint {
-        len: (word >> 32) as u32,
-        id: (id != NONE).then_some(id),
-    }
+    EntryPoint { len: (word >> 32) as u32, id: (id != NONE).then_some(id) }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -83,20 +80,8 @@ mod tests {
         assert_eq!(entry.load(), EntryPoint { len: 0, id: None });
         entry.promote(None, 7);
         entry.add();
-        assert_eq!(
-            entry.load(),
-            EntryPoint {
-                len: 2,
-                id: Some(7)
-            }
-        );
+        assert_eq!(entry.load(), EntryPoint { len: 2, id: Some(7) });
         entry.promote(Some(7), 0);
-        assert_eq!(
-            entry.load(),
-            EntryPoint {
-                len: 3,
-                id: Some(0)
-            }
-        );
+        assert_eq!(entry.load(), EntryPoint { len: 3, id: Some(0) });
     }
 }

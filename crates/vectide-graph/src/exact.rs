@@ -44,38 +44,19 @@ pub fn exact_of<V: Vectors>(
     k: usize,
     scratch: &mut Scratch,
 ) -> Vec<Hit> {
-    assert_eq!(
-        query.dim() as usize,
-        vectors.dim(),
-        "the query is of another dimension"
-    );
+    assert_eq!(query.dim() as usize, vectors.dim(), "the query is of another dimension");
     if k == 0 {
         return Vec::new();
     }
-    scratch.isa.run(Scan {
-        vectors,
-        query,
-        ids,
-        accept,
-        k,
-    })
+    scratch.isa.run(Scan { vectors, query, ids, accept, k })
 }
 
 /// The exact distance between `query` and row `id`; `None` without a vector.
 ///
 /// # Panics
 /// If vectors and query differ in dimension.
-pub fn pairwise<V: Vectors>(
-    vectors: &V,
-    query: &Query,
-    id: u32,
-    scratch: &mut Scratch,
-) -> Option<f32> {
-    assert_eq!(
-        query.dim() as usize,
-        vectors.dim(),
-        "the query is of another dimension"
-    );
+pub fn pairwise<V: Vectors>(vectors: &V, query: &Query, id: u32, scratch: &mut Scratch) -> Option<f32> {
+    assert_eq!(query.dim() as usize, vectors.dim(), "the query is of another dimension");
     scratch.isa.run(One { vectors, query, id })
 }
 
@@ -92,13 +73,7 @@ impl<V: Vectors, I: Iterator<Item = u32>> Task for Scan<'_, V, I> {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> Vec<Hit> {
-        let Self {
-            vectors,
-            query,
-            ids,
-            accept,
-            k,
-        } = self;
+        let Self { vectors, query, ids, accept, k } = self;
         let space = Exact::new(kernel, query.metric(), vectors);
         let mut nearest = BinaryHeap::new();
         let mut take = |id, distance| {
@@ -121,11 +96,7 @@ impl<V: Vectors, I: Iterator<Item = u32>> Task for Scan<'_, V, I> {
             }
         }
         measure(&space, query.values(), &batch[..count], &mut take);
-        nearest
-            .into_sorted_vec()
-            .into_iter()
-            .map(Key::hit)
-            .collect()
+        nearest.into_sorted_vec().into_iter().map(Key::hit).collect()
     }
 }
 

@@ -73,56 +73,29 @@ impl FrozenHeader {
     /// [`GraphError::Corrupt`] for another magic, version, metric or setting,
     /// for an entry point that is no row, and for counts that contradict.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, GraphError> {
-        let corrupt = |detail: String| GraphError::Corrupt {
-            section: "header",
-            detail,
-        };
+        let corrupt = |detail: String| GraphError::Corrupt { section: "header", detail };
         let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
-            return Err(corrupt(format!(
-                "{} bytes, expected {HEADER_BYTES}",
-                bytes.len()
-            )));
+            return Err(corrupt(format!("{} bytes, expected {HEADER_BYTES}", bytes.len())));
         };
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         if bytes[..8] != MAGIC {
-            return Err(corrupt(format!(
-                "magic {:02x?}, expected {MAGIC:02x?}",
-                &bytes[..8]
-            )));
+            return Err(corrupt(format!("magic {:02x?}, expected {MAGIC:02x?}", &bytes[..8])));
         }
         if u16_at(8) != VERSION {
-            return Err(corrupt(format!(
-                "version {}, this reads {VERSION}",
-                u16_at(8)
-            )));
+            return Err(corrupt(format!("version {}, this reads {VERSION}", u16_at(8))));
         }
-        let metric = Metric::from_code(bytes[10])
-            .ok_or_else(|| corrupt(format!("metric {} at byte 10", bytes[10])))?;
-        let params = Params {
-            dim: u32_at(16),
-            metric,
-            m: u16_at(12),
-            ef_construction: u32_at(20),
-            seed: u64_at(24),
-        };
-        params
-            .validate()
-            .map_err(|error| corrupt(error.to_string()))?;
+        let metric = Metric::from_code(bytes[10]).ok_or_else(|| corrupt(format!("metric {} at byte 10", bytes[10])))?;
+        let params = Params { dim: u32_at(16), metric, m: u16_at(12), ef_construction: u32_at(20), seed: u64_at(24) };
+        params.validate().map_err(|error| corrupt(error.to_string()))?;
         let (rows, nodes, entry, upper_rows) = (u32_at(32), u32_at(36), u32_at(40), u32_at(44));
         if nodes > rows || (entry == NONE) != (nodes == 0) || (entry != NONE && entry >= rows) {
             let detail = format!("{nodes} nodes in {rows} rows with entry point {entry}");
             return Err(corrupt(detail));
         }
         let entry = (entry != NONE).then_some(entry);
-        Ok(Self {
-            params,
-            rows,
-            nodes,
-            entry,
-            upper_rows,
-        })
+        Ok(Self { params, rows, nodes, entry, upper_rows })
     }
 }
 
@@ -143,13 +116,8 @@ pub enum Section {
 
 impl Section {
     /// All of them, in the order in which they are best stored.
-    pub const ALL: [Section; 5] = [
-        Section::BaseLinks,
-        Section::Levels,
-        Section::UpperStarts,
-        Section::UpperLinks,
-        Section::InverseNorms,
-    ];
+    pub const ALL: [Section; 5] =
+        [Section::BaseLinks, Section::Levels, Section::UpperStarts, Section::UpperLinks, Section::InverseNorms];
 
     /// Bytes that the section has under this header.
     pub fn len(self, header: &FrozenHeader) -> u64 {
@@ -199,18 +167,9 @@ impl Graph {
         let mut frozen = Frozen {
             graph: self,
             vectors,
-            header: FrozenHeader {
-                params: self.params,
-                rows,
-                nodes: entry.len,
-                entry: entry.id,
-                upper_rows: 0,
-            },
+            header: FrozenHeader { params: self.params, rows, nodes: entry.len, entry: entry.id, upper_rows: 0 },
         };
-        let upper: usize = frozen
-            .pieces()
-            .map(|piece| upper_rows(&piece.levels()))
-            .sum();
+        let upper: usize = frozen.pieces().map(|piece| upper_rows(&piece.levels())).sum();
         frozen.header.upper_rows = u32::try_from(upper).map_err(|_| GraphError::Full)?;
         Ok(frozen)
     }
@@ -250,8 +209,7 @@ impl<V: Vectors> Frozen<'_, V> {
             return Vec::new();
         }
         let ids = piece.first..piece.first + piece.rows as u32;
-        ids.flat_map(|id| self.vectors.inv_norm(id).to_le_bytes())
-            .collect()
+        ids.flat_map(|id| self.vectors.inv_norm(id).to_le_bytes()).collect()
     }
 }
 
@@ -269,10 +227,7 @@ impl Piece<'_> {
         match self.segment {
             Some(segment) => {
                 let row = |node| segment.slots(0, node).expect("level 0 is always there");
-                (0..self.rows)
-                    .flat_map(|node| row(node).iter())
-                    .flat_map(id_bytes)
-                    .collect()
+                (0..self.rows).flat_map(|node| row(node).iter()).flat_map(id_bytes).collect()
             }
             None => vec![0xFF; self.rows * m0 * 4],
         }
@@ -284,15 +239,7 @@ impl Piece<'_> {
             return vec![ABSENT; self.rows];
         };
         let levels = segment.levels.bytes()[..self.rows].iter().zip(self.first..);
-        levels
-            .map(|(level, id)| {
-                if self.graph.contains(id) {
-                    *level
-                } else {
-                    *level | ABSENT
-                }
-            })
-            .collect()
+        levels.map(|(level, id)| if self.graph.contains(id) { *level } else { *level | ABSENT }).collect()
     }
 
     /// `before` counts the upper rows of the segments before, and of this one

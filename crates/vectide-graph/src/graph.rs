@@ -90,10 +90,7 @@ impl Graph {
         for id in self.nodes() {
             histogram[usize::from(sealed::View::level(self, id))] += 1;
         }
-        let used = histogram
-            .iter()
-            .rposition(|count| *count > 0)
-            .map_or(0, |last| last + 1);
+        let used = histogram.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
         histogram.truncate(used);
         histogram
     }
@@ -137,15 +134,12 @@ impl sealed::View for Graph {
 
     #[inline(always)]
     fn level(&self, id: u32) -> u8 {
-        self.segment(id)
-            .map_or(0, |segment| segment.levels.get(id as usize % SEGMENT_NODES))
+        self.segment(id).map_or(0, |segment| segment.levels.get(id as usize % SEGMENT_NODES))
     }
 
     #[inline(always)]
     fn read_links(&self, level: u8, id: u32, out: &mut Vec<u32>) {
-        let slots = self
-            .segment(id)
-            .and_then(|segment| segment.slots(level, id as usize % SEGMENT_NODES));
+        let slots = self.segment(id).and_then(|segment| segment.slots(level, id as usize % SEGMENT_NODES));
         if let Some(slots) = slots {
             read_links(slots, out);
         }
@@ -153,10 +147,7 @@ impl sealed::View for Graph {
 
     #[inline(always)]
     fn prefetch_links(&self, id: u32) {
-        if let Some(slots) = self
-            .segment(id)
-            .and_then(|segment| segment.slots(0, id as usize % SEGMENT_NODES))
-        {
+        if let Some(slots) = self.segment(id).and_then(|segment| segment.slots(0, id as usize % SEGMENT_NODES)) {
             for line in slots.chunks(16) {
                 prefetch(line.as_ptr());
             }

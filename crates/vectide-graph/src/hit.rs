@@ -19,9 +19,7 @@ impl Eq for Hit {}
 impl Ord for Hit {
     /// Nearest first, then lowest id.
     fn cmp(&self, other: &Self) -> Ordering {
-        self.distance
-            .total_cmp(&other.distance)
-            .then(self.id.cmp(&other.id))
+        self.distance.total_cmp(&other.distance).then(self.id.cmp(&other.id))
     }
 }
 
@@ -58,10 +56,7 @@ impl Key {
 
     #[inline(always)]
     pub(crate) fn hit(self) -> Hit {
-        Hit {
-            distance: self.distance(),
-            id: self.id(),
-        }
+        Hit { distance: self.distance(), id: self.id() }
     }
 }
 

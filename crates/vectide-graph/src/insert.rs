@@ -39,12 +39,7 @@ impl Graph {
     /// # Errors
     /// [`GraphError::Mismatch`] for vectors of another dimension,
     /// [`GraphError::MissingRow`] for an id that they do not hold.
-    pub fn insert<V: Vectors>(
-        &self,
-        vectors: &V,
-        id: u32,
-        scratch: &mut Scratch,
-    ) -> Result<bool, GraphError> {
+    pub fn insert<V: Vectors>(&self, vectors: &V, id: u32, scratch: &mut Scratch) -> Result<bool, GraphError> {
         if vectors.dim() != self.params.dim as usize {
             return Err(GraphError::Mismatch {
                 what: "the table of vectors",
@@ -56,10 +51,7 @@ impl Graph {
         if id >= rows {
             return Err(GraphError::MissingRow { id, rows });
         }
-        if !self
-            .progress
-            .claim(id, || self.add_bytes(Progress::SEGMENT_BYTES))
-        {
+        if !self.progress.claim(id, || self.add_bytes(Progress::SEGMENT_BYTES)) {
             return Ok(false);
         }
         // ORDERING: Release pairs with the Acquire in `View::end`.
@@ -70,13 +62,7 @@ impl Graph {
         };
         let Scratch { isa, query, work } = scratch;
         prepare_row(row.values, row.inv_norm, query);
-        isa.run(Insert {
-            graph: self,
-            vectors,
-            query,
-            id,
-            work,
-        });
+        isa.run(Insert { graph: self, vectors, query, id, work });
         work.settle();
         Ok(true)
     }
@@ -99,11 +85,7 @@ impl Graph {
             self.attach_and_link_back(space, query, id, entry, work);
             for level in 1..=top {
                 for key in &work.chosen[usize::from(level)] {
-                    let link = Link {
-                        id,
-                        distance: key.distance(),
-                        pinned: false,
-                    };
+                    let link = Link { id, distance: key.distance(), pinned: false };
                     let row = self.lock_row(level, key.id());
                     link_back(space, &row, link, &mut work.pruning);
                 }
@@ -123,8 +105,7 @@ impl Graph {
     #[inline(always)]
     fn choose<S: Space>(&self, space: &S, query: &S::Query, entry: u32, top: u8, work: &mut Work) {
         let mut start = descend(self, space, query, entry, top, work);
-        work.chosen
-            .resize_with(work.chosen.len().max(usize::from(top) + 1), Vec::new);
+        work.chosen.resize_with(work.chosen.len().max(usize::from(top) + 1), Vec::new);
         for level in (0..=top).rev() {
             let ef = self.params.ef_construction as usize;
             traverse(self, space, query, level, start, ef, None, work);
@@ -140,11 +121,7 @@ impl Graph {
         for level in 0..=top {
             let row = self.lock_row(level, id);
             for key in &work.chosen[usize::from(level)] {
-                row.push(Link {
-                    id: key.id(),
-                    distance: key.distance(),
-                    pinned: false,
-                });
+                row.push(Link { id: key.id(), distance: key.distance(), pinned: false });
             }
         }
     }
@@ -152,14 +129,7 @@ impl Graph {
     /// Level 0: finds the new node a parent, then offers it to its other
     /// neighbours.
     #[inline(always)]
-    fn attach_and_link_back<S: Space>(
-        &self,
-        space: &S,
-        query: &S::Query,
-        id: u32,
-        entry: u32,
-        work: &mut Work,
-    ) {
+    fn attach_and_link_back<S: Space>(&self, space: &S, query: &S::Query, id: u32, entry: u32, work: &mut Work) {
         let chosen = std::mem::take(&mut work.chosen[0]);
         work.deferred.clear();
         let mut parent = None;
@@ -169,11 +139,7 @@ impl Graph {
                 work.deferred.push(key);
                 continue;
             }
-            let link = Link {
-                id,
-                distance: key.distance(),
-                pinned: parent.is_none(),
-            };
+            let link = Link { id, distance: key.distance(), pinned: parent.is_none() };
             if link_back(space, &row, link, &mut work.pruning) && parent.is_none() {
                 parent = Some(key);
             }
@@ -183,20 +149,9 @@ impl Graph {
             Some(parent) => parent,
             None => self.attach(space, query, id, entry, work),
         };
-        link_pinned(
-            &self.lock_row(0, id),
-            Link {
-                id: parent.id(),
-                distance: parent.distance(),
-                pinned: true,
-            },
-        );
+        link_pinned(&self.lock_row(0, id), Link { id: parent.id(), distance: parent.distance(), pinned: true });
         for key in work.deferred.iter().filter(|key| key.id() != parent.id()) {
-            let link = Link {
-                id,
-                distance: key.distance(),
-                pinned: false,
-            };
+            let link = Link { id, distance: key.distance(), pinned: false };
             link_back(space, &self.lock_row(0, key.id()), link, &mut work.pruning);
         }
     }
@@ -206,14 +161,7 @@ impl Graph {
     /// pinned links. Most nodes of a tree are leaves, and leaves have room, so
     /// the walk is short even among thousands of copies of one vector.
     #[inline(always)]
-    pub(crate) fn attach<S: Space>(
-        &self,
-        space: &S,
-        query: &S::Query,
-        id: u32,
-        entry: u32,
-        work: &mut Work,
-    ) -> Key {
+    pub(crate) fn attach<S: Space>(&self, space: &S, query: &S::Query, id: u32, entry: u32, work: &mut Work) -> Key {
         let candidates = work.beam.keys().iter().filter(|key| key.id() != id);
         let mut nearest = None;
         for &key in candidates {
@@ -246,14 +194,7 @@ impl Graph {
         let row = self.lock_row(0, parent.id());
         let room = row.can_pin(urgent);
         if room {
-            link_pinned(
-                &row,
-                Link {
-                    id,
-                    distance: parent.distance(),
-                    pinned: true,
-                },
-            );
+            link_pinned(&row, Link { id, distance: parent.distance(), pinned: true });
         }
         room
     }
@@ -274,7 +215,6 @@ impl<V: Vectors> Task for Insert<'_, V> {
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) {
         let space = Exact::new(kernel, self.graph.params.metric, self.vectors);
-        self.graph
-            .insert_node(&space, self.query, self.id, self.work);
+        self.graph.insert_node(&space, self.query, self.id, self.work);
     }
 }

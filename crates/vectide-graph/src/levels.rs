@@ -34,9 +34,7 @@ impl Levels {
     /// Draws the levels of the ids from `first` on.
     pub(crate) fn draw(params: &Params, first: u32, nodes: usize) -> Self {
         // Ids past u32::MAX do not exist; their slots are never reached.
-        let bytes: Box<[u8]> = (0..nodes as u32)
-            .map(|i| params.level(first.saturating_add(i)))
-            .collect();
+        let bytes: Box<[u8]> = (0..nodes as u32).map(|i| params.level(first.saturating_add(i))).collect();
         let mut rows = 0;
         let starts = bytes
             .chunks(RANK_NODES)
@@ -46,11 +44,7 @@ impl Levels {
                 start
             })
             .collect();
-        Self {
-            bytes,
-            starts,
-            rows,
-        }
+        Self { bytes, starts, rows }
     }
 
     pub(crate) fn get(&self, node: usize) -> u8 {
@@ -86,11 +80,7 @@ mod tests {
 
     #[test]
     fn every_upper_row_belongs_to_one_node_and_level() {
-        let params = Params {
-            m: 3,
-            seed: 5,
-            ..Params::new(4, Metric::L2)
-        };
+        let params = Params { m: 3, seed: 5, ..Params::new(4, Metric::L2) };
         let levels = Levels::draw(&params, 4_096, 1_024);
         let mut expected = 0;
         for node in 0..1_024 {
@@ -101,9 +91,6 @@ mod tests {
             }
         }
         assert_eq!(levels.rows(), expected);
-        assert!(
-            expected > 300,
-            "m = 3 gives about 512 upper rows, got {expected}"
-        );
+        assert!(expected > 300, "m = 3 gives about 512 upper rows, got {expected}");
     }
 }

@@ -112,6 +112,4 @@ pub use query::Query;
 pub use repair::{RepairReport, unreachable};
 pub use scratch::Scratch;
 pub use search::{GraphView, search};
-pub use vectors::{
-    ChunkedVectors, Nulls, VectorBlock, VectorRow, VectorTable, VectorTableBytes, Vectors,
-};
+pub use vectors::{ChunkedVectors, Nulls, VectorBlock, VectorRow, VectorTable, VectorTableBytes, Vectors};

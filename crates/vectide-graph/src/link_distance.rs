@@ -17,11 +17,7 @@ pub(crate) fn encode(distance: f32, signed: bool) -> u16 {
 /// The distance that [`encode`] rounded to.
 #[inline(always)]
 pub(crate) fn decode(bits: u16, signed: bool) -> f32 {
-    f32::from_bits(if signed {
-        u32::from(bits) << 16
-    } else {
-        u32::from(bits) << 15
-    })
+    f32::from_bits(if signed { u32::from(bits) << 16 } else { u32::from(bits) << 15 })
 }
 
 #[cfg(all(test, not(loom)))]

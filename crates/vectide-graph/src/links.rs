@@ -45,11 +45,7 @@ struct Rows {
 impl Rows {
     fn new(rows: usize, stride: usize) -> Self {
         let slots = rows * stride;
-        Self {
-            stride,
-            ids: Lines::filled(slots, NONE),
-            distances: (0..slots).map(|_| AtomicU16::new(0)).collect(),
-        }
+        Self { stride, ids: Lines::filled(slots, NONE), distances: (0..slots).map(|_| AtomicU16::new(0)).collect() }
     }
 
     #[inline(always)]
@@ -203,9 +199,7 @@ impl RowWriter<'_> {
     }
 
     pub(crate) fn position(&self, id: u32) -> Option<usize> {
-        self.ids
-            .iter()
-            .position(|slot| slot.load(Ordering::Relaxed) == id)
+        self.ids.iter().position(|slot| slot.load(Ordering::Relaxed) == id)
     }
 
     /// The row's links, as they were when this was called.
@@ -218,16 +212,8 @@ impl RowWriter<'_> {
     /// least three, or the tree would be a path. When it is urgent, all but one,
     /// which the node's own parent may still need.
     pub(crate) fn can_pin(&self, urgent: bool) -> bool {
-        let pinned: u32 = self
-            .pins
-            .iter()
-            .map(|w| w.load(Ordering::Relaxed).count_ones())
-            .sum();
-        let limit = if urgent {
-            self.capacity() - 1
-        } else {
-            self.pin_limit
-        };
+        let pinned: u32 = self.pins.iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum();
+        let limit = if urgent { self.capacity() - 1 } else { self.pin_limit };
         (pinned as usize) < limit
     }
 
@@ -252,10 +238,7 @@ impl RowWriter<'_> {
         for slot in (0..last).rev().filter(|&slot| !keep[slot]) {
             last -= 1;
             if slot != last {
-                self.distances[slot].store(
-                    self.distances[last].load(Ordering::Relaxed),
-                    Ordering::Relaxed,
-                );
+                self.distances[slot].store(self.distances[last].load(Ordering::Relaxed), Ordering::Relaxed);
                 self.set_pinned(slot, self.is_pinned(last));
                 let moved = self.ids[last].load(Ordering::Relaxed);
                 // ORDERING: Release, before the old slot is cleared: see the
@@ -276,17 +259,11 @@ impl RowWriter<'_> {
         };
         let bit = 1 << (slot % 32);
         let old = word.load(Ordering::Relaxed);
-        word.store(
-            if pinned { old | bit } else { old & !bit },
-            Ordering::Relaxed,
-        );
+        word.store(if pinned { old | bit } else { old & !bit }, Ordering::Relaxed);
     }
 
     fn is_pinned(&self, slot: usize) -> bool {
-        let word = self
-            .pins
-            .get(slot / 32)
-            .map_or(0, |w| w.load(Ordering::Relaxed));
+        let word = self.pins.get(slot / 32).map_or(0, |w| w.load(Ordering::Relaxed));
         word >> (slot % 32) & 1 == 1
     }
 }
@@ -308,18 +285,12 @@ impl Lines {
     #[cfg(not(loom))]
     fn filled(slots: usize, value: u32) -> Self {
         let line = || Line(std::array::from_fn(|_| AtomicU32::new(value)));
-        Self {
-            lines: (0..slots.div_ceil(16)).map(|_| line()).collect(),
-            slots,
-        }
+        Self { lines: (0..slots.div_ceil(16)).map(|_| line()).collect(), slots }
     }
 
     #[cfg(loom)]
     fn filled(slots: usize, value: u32) -> Self {
-        Self {
-            lines: (0..slots).map(|_| AtomicU32::new(value)).collect(),
-            slots,
-        }
+        Self { lines: (0..slots).map(|_| AtomicU32::new(value)).collect(), slots }
     }
 
     #[cfg(not(loom))]

@@ -29,19 +29,11 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
 }
 
 fn params() -> Params {
-    Params {
-        m: 2,
-        ef_construction: 4,
-        ..Params::new(1, Metric::L2)
-    }
+    Params { m: 2, ef_construction: 4, ..Params::new(1, Metric::L2) }
 }
 
 fn link(id: u32) -> Link {
-    Link {
-        id,
-        distance: id as f32,
-        pinned: false,
-    }
+    Link { id, distance: id as f32, pinned: false }
 }
 
 fn row(values: &[f32]) -> VectorBlock<f32> {
@@ -60,11 +52,7 @@ fn publish_entry(promote: fn(&Entry)) {
         })
     };
     if entry.load().id == Some(0) {
-        assert_eq!(
-            links.load(Ordering::Relaxed),
-            5,
-            "an entry point whose links are not there"
-        );
+        assert_eq!(links.load(Ordering::Relaxed), 5, "an entry point whose links are not there");
     }
     writer.join().expect("no panic");
 }
@@ -105,10 +93,7 @@ fn read_beside_pruning(read: fn(&[AtomicU32], &mut Vec<u32>)) {
         thread::spawn(move || {
             let mut seen = Vec::new();
             read(segment.slots(0, 1).expect("level 0"), &mut seen);
-            assert!(
-                seen.contains(&11) && seen.contains(&12),
-                "a kept link was missed: {seen:?}"
-            );
+            assert!(seen.contains(&11) && seen.contains(&12), "a kept link was missed: {seen:?}");
             assert!(seen.iter().all(|id| (10..=13).contains(id)), "{seen:?}");
         })
     };
@@ -211,10 +196,7 @@ fn a_row_is_read_whole_or_not_at_all() {
         for id in 0..3u32 {
             let got = table.get(id).map(<[f32]>::to_vec);
             assert!(got.is_none() || got == Some(vec![id as f32 + 1.0]));
-            assert!(
-                id >= len || got.is_some(),
-                "a row below the length is not there"
-            );
+            assert!(id >= len || got.is_some(), "a row below the length is not there");
         }
         appender.join().expect("no panic");
     });
@@ -243,19 +225,9 @@ fn a_search_beside_an_insert_finds_what_was_there() {
                 assert!(hits.iter().all(|hit| hit.id <= 1), "{hits:?}");
             })
         };
-        graph
-            .insert(&*table, 1, &mut Scratch::new())
-            .expect("a row");
+        graph.insert(&*table, 1, &mut Scratch::new()).expect("a row");
         searcher.join().expect("no empty search");
-        let hits = search(
-            &*graph,
-            &*table,
-            &query,
-            2,
-            2,
-            &|_| true,
-            &mut Scratch::new(),
-        );
+        let hits = search(&*graph, &*table, &query, 2, 2, &|_| true, &mut Scratch::new());
         assert_eq!(hits.iter().map(|hit| hit.id).collect::<Vec<_>>(), [1, 0]);
     });
 }
@@ -267,14 +239,10 @@ fn two_inserts_at_once_leave_everything_reachable() {
         let inserter = {
             let (graph, table) = (Arc::clone(&graph), Arc::clone(&table));
             thread::spawn(move || {
-                graph
-                    .insert(&*table, 1, &mut Scratch::new())
-                    .expect("a row");
+                graph.insert(&*table, 1, &mut Scratch::new()).expect("a row");
             })
         };
-        graph
-            .insert(&*table, 2, &mut Scratch::new())
-            .expect("a row");
+        graph.insert(&*table, 2, &mut Scratch::new()).expect("a row");
         inserter.join().expect("no panic");
         assert_eq!((graph.len(), graph.prefix()), (3, 3));
         assert_eq!(graph.unreachable(), []);
@@ -291,14 +259,10 @@ fn the_first_two_inserts_at_once_agree_on_an_entry_point() {
         let inserter = {
             let (graph, table) = (Arc::clone(&graph), Arc::clone(&table));
             thread::spawn(move || {
-                graph
-                    .insert(&*table, 0, &mut Scratch::new())
-                    .expect("a row");
+                graph.insert(&*table, 0, &mut Scratch::new()).expect("a row");
             })
         };
-        graph
-            .insert(&*table, 1, &mut Scratch::new())
-            .expect("a row");
+        graph.insert(&*table, 1, &mut Scratch::new()).expect("a row");
         inserter.join().expect("no panic");
         assert_eq!(graph.len(), 2);
         assert_eq!(graph.unreachable(), []);

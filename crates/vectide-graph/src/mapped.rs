@@ -68,17 +68,10 @@ impl MappedGraph {
             let expected = section.len(&header);
             if bytes.len() as u64 != expected {
                 let detail = format!("{} bytes, expected {expected}", bytes.len());
-                return Err(GraphError::Corrupt {
-                    section: section.name(),
-                    detail,
-                });
+                return Err(GraphError::Corrupt { section: section.name(), detail });
             }
         }
-        Ok(Self {
-            header,
-            sections,
-            bad_links: AtomicU64::new(0),
-        })
+        Ok(Self { header, sections, bad_links: AtomicU64::new(0) })
     }
 
     /// What the graph says about itself.
@@ -113,10 +106,7 @@ impl MappedGraph {
         }
         let lost = self.unreachable();
         if let Some(first) = lost.first() {
-            let detail = format!(
-                "{} nodes cannot be reached, the first is {first}",
-                lost.len()
-            );
+            let detail = format!("{} nodes cannot be reached, the first is {first}", lost.len());
             return Err(corrupt(Section::BaseLinks, detail));
         }
         Ok(())
@@ -132,10 +122,7 @@ impl MappedGraph {
             }
             for (byte, id) in bytes.iter().zip(run * RANK_NODES..) {
                 if byte & !(ABSENT | MAX_LEVEL) != 0 {
-                    return Err(corrupt(
-                        Section::Levels,
-                        format!("row {id} has level {byte:#x}"),
-                    ));
+                    return Err(corrupt(Section::Levels, format!("row {id} has level {byte:#x}")));
                 }
                 if byte & ABSENT == 0 {
                     nodes += 1;
@@ -144,16 +131,9 @@ impl MappedGraph {
             }
             rows += upper_rows(bytes) as u32;
         }
-        let FrozenHeader {
-            entry,
-            nodes: expected,
-            upper_rows,
-            ..
-        } = self.header;
+        let FrozenHeader { entry, nodes: expected, upper_rows, .. } = self.header;
         if (rows, nodes) != (upper_rows, expected) {
-            let detail = format!(
-                "{nodes} nodes and {rows} upper rows, expected {expected} and {upper_rows}"
-            );
+            let detail = format!("{nodes} nodes and {rows} upper rows, expected {expected} and {upper_rows}");
             return Err(corrupt(Section::Levels, detail));
         }
         match entry {
@@ -166,33 +146,20 @@ impl MappedGraph {
     }
 
     fn verify_row(&self, id: u32, level: u8) -> Result<(), GraphError> {
-        let section = if level == 0 {
-            Section::BaseLinks
-        } else {
-            Section::UpperLinks
-        };
-        let wrong = |detail: String| {
-            Err(corrupt(
-                section,
-                format!("row {id}, level {level}: {detail}"),
-            ))
-        };
+        let section = if level == 0 { Section::BaseLinks } else { Section::UpperLinks };
+        let wrong = |detail: String| Err(corrupt(section, format!("row {id}, level {level}: {detail}")));
         let Some(row) = self.row(level, id) else {
             return wrong("lies outside".to_owned());
         };
         let mut links: Vec<u32> = ids(row).collect();
-        let used = links
-            .iter()
-            .position(|link| *link == NONE)
-            .unwrap_or(links.len());
+        let used = links.iter().position(|link| *link == NONE).unwrap_or(links.len());
         if links.split_off(used).iter().any(|link| *link != NONE) {
             return wrong("a link after the end of the row".to_owned());
         }
         if self.level_byte(id) & ABSENT != 0 && used > 0 {
             return wrong(format!("{used} links, but no vector"));
         }
-        let stands =
-            |link: u32| sealed::View::is_node(self, link) && self.level_byte(link) >= level;
+        let stands = |link: u32| sealed::View::is_node(self, link) && self.level_byte(link) >= level;
         if let Some(link) = links.iter().find(|&&link| link == id || !stands(link)) {
             return wrong(format!("a link to {link}"));
         }
@@ -206,11 +173,7 @@ impl MappedGraph {
     /// The level byte of a row; that of an absent row for an id out of range.
     #[inline(always)]
     fn level_byte(&self, id: u32) -> u8 {
-        self.sections
-            .levels
-            .get(id as usize)
-            .copied()
-            .unwrap_or(ABSENT)
+        self.sections.levels.get(id as usize).copied().unwrap_or(ABSENT)
     }
 
     /// The bytes of a row of links, if it lies within its section.
@@ -234,27 +197,17 @@ impl MappedGraph {
 }
 
 fn corrupt(section: Section, detail: String) -> GraphError {
-    GraphError::Corrupt {
-        section: section.name(),
-        detail,
-    }
+    GraphError::Corrupt { section: section.name(), detail }
 }
 
 #[inline(always)]
 fn ids(row: &[u8]) -> impl Iterator<Item = u32> {
-    row.as_chunks::<4>()
-        .0
-        .iter()
-        .map(|bytes| u32::from_le_bytes(*bytes))
+    row.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
 #[inline(always)]
 fn read_u32(bytes: &[u8], index: usize) -> Option<u32> {
-    bytes
-        .as_chunks::<4>()
-        .0
-        .get(index)
-        .map(|bytes| u32::from_le_bytes(*bytes))
+    bytes.as_chunks::<4>().0.get(index).map(|bytes| u32::from_le_bytes(*bytes))
 }
 
 impl sealed::View for MappedGraph {

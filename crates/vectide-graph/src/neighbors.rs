@@ -59,12 +59,7 @@ pub(crate) struct Pruning {
 /// the new one; pinned links stay in any case. Returns whether the new link
 /// stayed.
 #[inline(always)]
-pub(crate) fn link_back<S: Space>(
-    space: &S,
-    row: &RowWriter<'_>,
-    new: Link,
-    pruning: &mut Pruning,
-) -> bool {
+pub(crate) fn link_back<S: Space>(space: &S, row: &RowWriter<'_>, new: Link, pruning: &mut Pruning) -> bool {
     let len = row.len();
     if len < row.capacity() {
         row.push(new);
@@ -74,13 +69,7 @@ pub(crate) fn link_back<S: Space>(
     order.clear();
     order.extend(row.links().zip(0..));
     let new_slot = len;
-    order.push((
-        Link {
-            pinned: false,
-            ..new
-        },
-        new_slot,
-    ));
+    order.push((Link { pinned: false, ..new }, new_slot));
     order.sort_unstable_by_key(|(link, _)| Key::new(link.distance, link.id));
     keep.clear();
     keep.resize(len + 1, false);
@@ -123,11 +112,8 @@ pub(crate) fn link_pinned(row: &RowWriter<'_>, link: Link) {
         row.push(link);
         return;
     }
-    let farthest = row
-        .links()
-        .zip(0..)
-        .filter(|(old, _)| !old.pinned)
-        .max_by(|(a, _), (b, _)| a.distance.total_cmp(&b.distance));
+    let farthest =
+        row.links().zip(0..).filter(|(old, _)| !old.pinned).max_by(|(a, _), (b, _)| a.distance.total_cmp(&b.distance));
     let (_, slot) = farthest.expect("at most half of a row, and one, is pinned");
     row.set(slot, link);
 }

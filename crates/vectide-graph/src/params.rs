@@ -62,13 +62,7 @@ pub struct Params {
 impl Params {
     /// Settings that serve most tables: `m` 16, `ef_construction` 100, seed 0.
     pub fn new(dim: u32, metric: Metric) -> Self {
-        Self {
-            dim,
-            metric,
-            m: 16,
-            ef_construction: 100,
-            seed: 0,
-        }
+        Self { dim, metric, m: 16, ef_construction: 100, seed: 0 }
     }
 
     /// Links per node on level 0: twice `m`.
@@ -82,25 +76,11 @@ impl Params {
     /// [`GraphError::Setting`] names the field, its range and what came.
     pub fn validate(&self) -> Result<(), GraphError> {
         let within = |name, expected, got: u64, low, high| {
-            if (low..=high).contains(&got) {
-                Ok(())
-            } else {
-                Err(GraphError::Setting {
-                    name,
-                    expected,
-                    got,
-                })
-            }
+            if (low..=high).contains(&got) { Ok(()) } else { Err(GraphError::Setting { name, expected, got }) }
         };
         within("dim", "1 to 1048576", self.dim.into(), 1, 1 << 20)?;
         within("m", "2 to 128", self.m.into(), 2, 128)?;
-        within(
-            "ef_construction",
-            "1 to 65536",
-            self.ef_construction.into(),
-            1,
-            1 << 16,
-        )
+        within("ef_construction", "1 to 65536", self.ef_construction.into(), 1, 1 << 16)
     }
 
     /// The level of node `id`: at least `l` with probability `m^-l`.
@@ -130,32 +110,20 @@ mod tests {
 
     #[test]
     fn each_level_holds_about_one_in_m_of_the_level_below() {
-        let params = Params {
-            seed: 7,
-            ..Params::new(8, Metric::L2)
-        };
+        let params = Params { seed: 7, ..Params::new(8, Metric::L2) };
         let mut histogram = [0u32; 16];
         for id in 0..100_000 {
             histogram[usize::from(params.level(id))] += 1;
         }
         let above: u32 = histogram[1..].iter().sum();
-        assert!(
-            (5_800..6_700).contains(&above),
-            "1/16 of 100,000, got {above}"
-        );
+        assert!((5_800..6_700).contains(&above), "1/16 of 100,000, got {above}");
         let second: u32 = histogram[2..].iter().sum();
-        assert!(
-            (300..480).contains(&second),
-            "1/256 of 100,000, got {second}"
-        );
+        assert!((300..480).contains(&second), "1/256 of 100,000, got {second}");
     }
 
     #[test]
     fn levels_replay_with_the_seed_and_differ_without() {
-        let one = Params {
-            seed: 1,
-            ..Params::new(8, Metric::L2)
-        };
+        let one = Params { seed: 1, ..Params::new(8, Metric::L2) };
         let two = Params { seed: 2, ..one };
         let levels = |p: Params| (0..4_096).map(|id| p.level(id)).collect::<Vec<_>>();
         assert_eq!(levels(one), levels(one));
@@ -170,13 +138,7 @@ mod tests {
             (Params { dim: 0, ..good }, "dim must be 1 to 1048576, got 0"),
             (Params { m: 1, ..good }, "m must be 2 to 128, got 1"),
             (Params { m: 129, ..good }, "m must be 2 to 128, got 129"),
-            (
-                Params {
-                    ef_construction: 0,
-                    ..good
-                },
-                "ef_construction must be 1 to 65536, got 0",
-            ),
+            (Params { ef_construction: 0, ..good }, "ef_construction must be 1 to 65536, got 0"),
         ] {
             assert_eq!(bad.validate().expect_err("out of range").to_string(), name);
         }

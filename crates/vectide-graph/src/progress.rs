@@ -27,20 +27,13 @@ struct Flags {
 impl Flags {
     fn new() -> Self {
         let clear = || std::array::from_fn(|_| AtomicU64::new(0));
-        Self {
-            claimed: clear(),
-            linked: clear(),
-            done: clear(),
-        }
+        Self { claimed: clear(), linked: clear(), done: clear() }
     }
 }
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Self {
-            segments: Segments::new(),
-            prefix: AtomicU32::new(0),
-        }
+        Self { segments: Segments::new(), prefix: AtomicU32::new(0) }
     }
 
     /// Bytes that a segment of flags takes.
@@ -63,9 +56,7 @@ impl Progress {
         let (segment, word, bit) = place(id);
         // ORDERING: Acquire pairs with the AcqRel in `finish`: the node's links
         // are seen.
-        self.segments
-            .get(segment)
-            .is_some_and(|flags| flags.linked[word].load(Ordering::Acquire) & bit != 0)
+        self.segments.get(segment).is_some_and(|flags| flags.linked[word].load(Ordering::Acquire) & bit != 0)
     }
 
     /// Marks a claimed id done, as a node or without one, and moves the
@@ -116,12 +107,7 @@ impl Progress {
             }
             // ORDERING: Release publishes the nodes that `done_from` acquired;
             // Acquire on both outcomes, to look on from the new value.
-            prefix = match self.prefix.compare_exchange(
-                prefix,
-                prefix + run,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            prefix = match self.prefix.compare_exchange(prefix, prefix + run, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => prefix + run,
                 Err(now) => now,
             };

@@ -36,11 +36,7 @@ impl Query {
             return Err(GraphError::ZeroVector);
         }
         let mut values = Vec::new();
-        Isa::detect().run(Prepare {
-            metric,
-            vector,
-            values: &mut values,
-        });
+        Isa::detect().run(Prepare { metric, vector, values: &mut values });
         Ok(Self { metric, values })
     }
 
@@ -94,20 +90,10 @@ mod tests {
 
     #[test]
     fn bad_queries_are_refused_with_their_reason() {
-        let refuse =
-            |metric, vector: &[f32]| Query::new(metric, 3, vector).expect_err("bad").to_string();
-        assert_eq!(
-            refuse(Metric::L2, &[1.0; 2]),
-            "expected 3 elements (the query's dimension), got 2"
-        );
-        assert_eq!(
-            refuse(Metric::Dot, &[0.0, f32::NAN, 0.0]),
-            "element 1 is NaN, not a finite number"
-        );
-        assert_eq!(
-            refuse(Metric::Cosine, &[0.0, -0.0, 0.0]),
-            "a zero vector has no cosine distance"
-        );
+        let refuse = |metric, vector: &[f32]| Query::new(metric, 3, vector).expect_err("bad").to_string();
+        assert_eq!(refuse(Metric::L2, &[1.0; 2]), "expected 3 elements (the query's dimension), got 2");
+        assert_eq!(refuse(Metric::Dot, &[0.0, f32::NAN, 0.0]), "element 1 is NaN, not a finite number");
+        assert_eq!(refuse(Metric::Cosine, &[0.0, -0.0, 0.0]), "a zero vector has no cosine distance");
         assert!(Query::new(Metric::L2, 3, &[0.0; 3]).is_ok());
     }
 
@@ -115,16 +101,8 @@ mod tests {
     fn a_cosine_query_has_unit_length_whatever_its_scale() {
         for scale in [1e-30f32, 1.0, 1e30] {
             let query = Query::new(Metric::Cosine, 2, &[3.0 * scale, 4.0 * scale]).expect("fine");
-            assert!(
-                (query.values()[0] - 0.6).abs() < 1e-6,
-                "{scale}: {:?}",
-                query.values()
-            );
-            assert!(
-                (query.values()[1] - 0.8).abs() < 1e-6,
-                "{scale}: {:?}",
-                query.values()
-            );
+            assert!((query.values()[0] - 0.6).abs() < 1e-6, "{scale}: {:?}", query.values());
+            assert!((query.values()[1] - 0.8).abs() < 1e-6, "{scale}: {:?}", query.values());
         }
     }
 }

@@ -32,9 +32,7 @@ pub fn unreachable(graph: &impl GraphView) -> Vec<u32> {
     if let Some(entry) = graph.entry_point() {
         reached.walk(graph, entry);
     }
-    (0..graph.end())
-        .filter(|&id| graph.is_node(id) && !reached.contains(id))
-        .collect()
+    (0..graph.end()).filter(|&id| graph.is_node(id) && !reached.contains(id)).collect()
 }
 
 /// The nodes that a walk has reached: one bit per id.
@@ -47,17 +45,11 @@ struct Reached {
 impl Reached {
     fn new(end: u32) -> Self {
         let bits = vec![0; (end as usize).div_ceil(64)];
-        Self {
-            bits,
-            pending: Vec::new(),
-            links: Vec::new(),
-        }
+        Self { bits, pending: Vec::new(), links: Vec::new() }
     }
 
     fn contains(&self, id: u32) -> bool {
-        self.bits
-            .get(id as usize / 64)
-            .is_some_and(|word| word >> (id % 64) & 1 == 1)
+        self.bits.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 
     /// Adds a node; false if it was there or is out of range.
@@ -102,10 +94,7 @@ impl Graph {
     /// directions. To be called while nothing is inserted; searches may run.
     /// Costs a walk over all links, and about a search per node found.
     pub fn repair<V: Vectors>(&self, vectors: &V, scratch: &mut Scratch) -> RepairReport {
-        let mut report = RepairReport {
-            nodes: self.len(),
-            ..RepairReport::default()
-        };
+        let mut report = RepairReport { nodes: self.len(), ..RepairReport::default() };
         let Some(entry) = self.entry() else {
             return report;
         };
@@ -126,14 +115,7 @@ impl Graph {
                 if let Some(row) = row.filter(|_| !reached.contains(id)) {
                     let Scratch { isa, query, work } = &mut *scratch;
                     prepare_row(row.values, row.inv_norm, query);
-                    isa.run(Reattach {
-                        graph: self,
-                        vectors,
-                        query,
-                        id,
-                        entry,
-                        work,
-                    });
+                    isa.run(Reattach { graph: self, vectors, query, id, entry, work });
                     reached.walk(self, id);
                     report.linked += 1;
                 }
@@ -157,14 +139,7 @@ impl<V: Vectors> Task for Reattach<'_, V> {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) {
-        let Self {
-            graph,
-            vectors,
-            query,
-            id,
-            entry,
-            work,
-        } = self;
+        let Self { graph, vectors, query, id, entry, work } = self;
         let space = Exact::new(kernel, graph.params.metric, vectors);
         reattach(graph, &space, query, id, entry, work);
     }
@@ -172,23 +147,12 @@ impl<V: Vectors> Task for Reattach<'_, V> {
 
 /// Pins `id` to a node near it that a walk from the entry point meets.
 #[inline(always)]
-fn reattach<S: Space>(
-    graph: &Graph,
-    space: &S,
-    query: &S::Query,
-    id: u32,
-    entry: u32,
-    work: &mut Work,
-) {
+fn reattach<S: Space>(graph: &Graph, space: &S, query: &S::Query, id: u32, entry: u32, work: &mut Work) {
     let ef = graph.params.ef_construction as usize;
     let start = descend(graph, space, query, entry, 0, work);
     traverse(graph, space, query, 0, start, ef, None, work);
     let parent = graph.attach(space, query, id, entry, work);
-    let link = Link {
-        id: parent.id(),
-        distance: parent.distance(),
-        pinned: true,
-    };
+    let link = Link { id: parent.id(), distance: parent.distance(), pinned: true };
     link_pinned(&graph.lock_row(0, id), link);
 }
 
@@ -201,17 +165,11 @@ mod tests {
     #[test]
     fn nodes_that_lost_every_link_to_them_are_linked_in_again() {
         let dim = 6;
-        let values: Vec<f32> = (0..600 * dim as u64)
-            .map(|i| (mix(i) >> 40) as f32)
-            .collect();
+        let values: Vec<f32> = (0..600 * dim as u64).map(|i| (mix(i) >> 40) as f32).collect();
         let table = VectorTable::new(dim, Metric::L2).expect("a dimension");
         let block = VectorBlock::copied(values, dim, Metric::L2, None).expect("whole rows");
         table.append(block).expect("room");
-        let graph = Graph::new(Params {
-            m: 4,
-            ..Params::new(dim, Metric::L2)
-        })
-        .expect("valid");
+        let graph = Graph::new(Params { m: 4, ..Params::new(dim, Metric::L2) }).expect("valid");
         let mut scratch = Scratch::new();
         for id in 0..600 {
             graph.insert(&table, id, &mut scratch).expect("a row");

@@ -27,11 +27,7 @@ impl Scratch {
 
     /// Buffers that use `isa`, which tests and benches may force lower.
     pub fn with_isa(isa: Isa) -> Self {
-        Self {
-            isa,
-            query: Vec::new(),
-            work: Work::new(),
-        }
+        Self { isa, query: Vec::new(), work: Work::new() }
     }
 }
 

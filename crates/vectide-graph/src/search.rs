@@ -62,42 +62,17 @@ pub fn search<G: GraphView, V: Vectors>(
     scratch: &mut Scratch,
 ) -> Vec<Hit> {
     let params = graph.params();
-    assert_eq!(
-        query.metric(),
-        params.metric,
-        "the query was prepared for another metric"
-    );
-    assert_eq!(
-        query.dim(),
-        params.dim,
-        "the query is of another dimension than the graph"
-    );
-    assert_eq!(
-        vectors.dim(),
-        params.dim as usize,
-        "the vectors are of another dimension"
-    );
+    assert_eq!(query.metric(), params.metric, "the query was prepared for another metric");
+    assert_eq!(query.dim(), params.dim, "the query is of another dimension than the graph");
+    assert_eq!(vectors.dim(), params.dim as usize, "the vectors are of another dimension");
     if k == 0 {
         return Vec::new();
     }
     let isa = scratch.isa;
     let work = &mut scratch.work;
     let ef = ef.max(k);
-    isa.run(Search {
-        graph,
-        vectors,
-        query,
-        ef,
-        accept,
-        work,
-    });
-    let hits = work
-        .beam
-        .keys()
-        .iter()
-        .take(k)
-        .map(|key| key.hit())
-        .collect();
+    isa.run(Search { graph, vectors, query, ef, accept, work });
+    let hits = work.beam.keys().iter().take(k).map(|key| key.hit()).collect();
     work.settle();
     hits
 }
@@ -116,14 +91,7 @@ impl<G: GraphView, V: Vectors> Task for Search<'_, G, V> {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) {
-        let Self {
-            graph,
-            vectors,
-            query,
-            ef,
-            accept,
-            work,
-        } = self;
+        let Self { graph, vectors, query, ef, accept, work } = self;
         let space = Exact::new(kernel, query.metric(), vectors);
         let Some(entry) = graph.entry_point() else {
             work.beam.reset(ef);
@@ -169,10 +137,7 @@ pub(crate) fn descend<G: sealed::View, S: Space>(
 /// (Algorithm 2), starting from `start`. `work.visited` holds the distances of
 /// all nodes that were measured.
 #[inline(always)]
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the arguments of Algorithm 2, and buffers"
-)]
+#[allow(clippy::too_many_arguments, reason = "the arguments of Algorithm 2, and buffers")]
 pub(crate) fn traverse<G: sealed::View, S: Space>(
     graph: &G,
     space: &S,
@@ -183,12 +148,7 @@ pub(crate) fn traverse<G: sealed::View, S: Space>(
     accept: Option<Accept<'_>>,
     work: &mut Work,
 ) {
-    let Work {
-        beam,
-        visited,
-        links,
-        ..
-    } = work;
+    let Work { beam, visited, links, .. } = work;
     beam.reset(ef);
     visited.reset(16 * ef);
     visited.insert(start.id());
@@ -242,12 +202,7 @@ pub(crate) fn measure_one<S: Space>(space: &S, query: &S::Query, id: u32) -> f32
 /// Measures how far `ids` are from `query`, four at a time, the next rows on
 /// their way meanwhile. Ids without a vector are passed over.
 #[inline(always)]
-pub(crate) fn measure<S: Space>(
-    space: &S,
-    query: &S::Query,
-    ids: &[u32],
-    mut each: impl FnMut(u32, f32),
-) {
+pub(crate) fn measure<S: Space>(space: &S, query: &S::Query, ids: &[u32], mut each: impl FnMut(u32, f32)) {
     for batch in ids.chunks(BATCH) {
         let mut rows = [S::Row::default(); BATCH];
         let mut found = [0u32; BATCH];

@@ -27,9 +27,7 @@ struct Owned<T> {
 
 impl<T> Directory<T> {
     fn allocate(slots: usize) -> *mut Self {
-        let slots = (0..slots)
-            .map(|_| AtomicPtr::new(ptr::null_mut()))
-            .collect();
+        let slots = (0..slots).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
         Box::into_raw(Box::new(Self { slots }))
     }
 }
@@ -39,10 +37,7 @@ impl<T> Segments<T> {
         let first = Directory::allocate(0);
         Self {
             current: AtomicPtr::new(first),
-            owned: Mutex::new(Owned {
-                directories: vec![first],
-                segments: Vec::new(),
-            }),
+            owned: Mutex::new(Owned { directories: vec![first], segments: Vec::new() }),
         }
     }
 

@@ -16,11 +16,7 @@ impl<T: Sync> Shared<T> {
     pub(crate) fn new<O: AsRef<[T]> + Send + Sync + 'static>(owner: O) -> Self {
         let owner = Arc::new(owner);
         let slice: &[T] = (*owner).as_ref();
-        Self {
-            at: slice.as_ptr(),
-            len: slice.len(),
-            owner,
-        }
+        Self { at: slice.as_ptr(), len: slice.len(), owner }
     }
 
     /// Bytes that sharing costs beside the slice itself: the owner's value and
@@ -32,11 +28,7 @@ impl<T: Sync> Shared<T> {
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
-        Self {
-            at: self.at,
-            len: self.len,
-            owner: Arc::clone(&self.owner),
-        }
+        Self { at: self.at, len: self.len, owner: Arc::clone(&self.owner) }
     }
 }
 

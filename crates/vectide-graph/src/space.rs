@@ -34,11 +34,7 @@ pub(crate) struct Exact<'a, K, V> {
 impl<'a, K: Kernel, V: Vectors> Exact<'a, K, V> {
     #[inline(always)]
     pub(crate) fn new(kernel: K, metric: Metric, vectors: &'a V) -> Self {
-        Self {
-            kernel,
-            metric,
-            vectors,
-        }
+        Self { kernel, metric, vectors }
     }
 }
 
@@ -83,13 +79,7 @@ impl<'a, K: Kernel, V: Vectors> Space for Exact<'a, K, V> {
 
     #[inline(always)]
     fn between(&self, a: Self::Row, b: Self::Row) -> f32 {
-        distance(
-            self.kernel,
-            self.metric,
-            a.values,
-            b.values,
-            a.inv_norm * b.inv_norm,
-        )
+        distance(self.kernel, self.metric, a.values, b.values, a.inv_norm * b.inv_norm)
     }
 
     #[inline(always)]

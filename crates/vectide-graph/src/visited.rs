@@ -20,13 +20,7 @@ pub(crate) struct Visited {
 
 impl Visited {
     pub(crate) fn new() -> Self {
-        let mut visited = Self {
-            ids: Vec::new(),
-            distances: Vec::new(),
-            used: 0,
-            limit: 0,
-            shift: 0,
-        };
+        let mut visited = Self { ids: Vec::new(), distances: Vec::new(), used: 0, limit: 0, shift: 0 };
         visited.allocate(SMALLEST);
         visited
     }

@@ -7,9 +7,7 @@
 use crate::error::{Error, Result};
 use crate::keys::KeyArray;
 use crate::schema::{Metric, TableSchema, VectorColumn, VectorElement};
-use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, RecordBatch, make_array, new_null_array,
-};
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, RecordBatch, make_array, new_null_array};
 use arrow::datatypes::{DataType, Field, Float16Type, Float32Type};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,11 +37,7 @@ pub(crate) enum Duplicates {
 ///
 /// # Errors
 /// `Invalid` as described above.
-pub(crate) fn check(
-    schema: &TableSchema,
-    batch: &RecordBatch,
-    duplicates: Duplicates,
-) -> Result<CheckedBatch> {
+pub(crate) fn check(schema: &TableSchema, batch: &RecordBatch, duplicates: Duplicates) -> Result<CheckedBatch> {
     refuse_unknown_columns(schema, batch)?;
     let mut columns = Vec::with_capacity(schema.stored().fields().len());
     for (user, stored) in schema.arrow().fields().iter().zip(schema.stored().fields()) {
@@ -52,8 +46,7 @@ pub(crate) fn check(
     for vector in schema.vectors() {
         check_vectors(vector, columns[vector.index].as_fixed_size_list())?;
     }
-    let options =
-        arrow::record_batch::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    let options = arrow::record_batch::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     let rows = RecordBatch::try_new_with_options(Arc::clone(schema.stored()), columns, &options)
         .map_err(|e| Error::invalid(format!("the batch does not fit the table: {e}")))?;
     let keys = match schema.key() {
@@ -77,16 +70,10 @@ fn refuse_unknown_columns(schema: &TableSchema, batch: &RecordBatch) -> Result<(
         if known.index_of(field.name()).is_err() {
             let names: Vec<_> = known.fields().iter().map(|f| f.name().as_str()).collect();
             let name = field.name();
-            return Err(Error::invalid(format!(
-                "column `{name}` is not in the table; it has: {}",
-                names.join(", ")
-            )));
+            return Err(Error::invalid(format!("column `{name}` is not in the table; it has: {}", names.join(", "))));
         }
         if !seen.insert(field.name()) {
-            return Err(Error::invalid(format!(
-                "column `{}` stands twice in the batch",
-                field.name()
-            )));
+            return Err(Error::invalid(format!("column `{}` stands twice in the batch", field.name())));
         }
     }
     Ok(())
@@ -103,9 +90,7 @@ fn stored_column(batch: &RecordBatch, user: &Field, stored: &Arc<Field>) -> Resu
             user.data_type()
         )));
     };
-    if !same_type(array.data_type(), user.data_type())
-        && !same_type(array.data_type(), stored.data_type())
-    {
+    if !same_type(array.data_type(), user.data_type()) && !same_type(array.data_type(), stored.data_type()) {
         return Err(Error::invalid(format!(
             "column `{name}`: expected {}, got {}",
             user.data_type(),
@@ -115,9 +100,7 @@ fn stored_column(batch: &RecordBatch, user: &Field, stored: &Arc<Field>) -> Resu
     if !user.is_nullable()
         && let Some(row) = first_null(array)
     {
-        return Err(Error::invalid(format!(
-            "column `{name}`, row {row}: expected a value, got null"
-        )));
+        return Err(Error::invalid(format!("column `{name}`, row {row}: expected a value, got null")));
     }
     to_stored(array, stored.data_type()).map_err(|e| e.context(format_args!("column `{name}`")))
 }
@@ -140,26 +123,19 @@ fn to_stored(array: &ArrayRef, wanted: &DataType) -> Result<ArrayRef> {
 
 fn retyped(data: arrow::array::ArrayData, wanted: &DataType) -> Result<arrow::array::ArrayData> {
     let children: Vec<&DataType> = match wanted {
-        DataType::List(f)
-        | DataType::LargeList(f)
-        | DataType::FixedSizeList(f, _)
-        | DataType::Map(f, _) => vec![f.data_type()],
+        DataType::List(f) | DataType::LargeList(f) | DataType::FixedSizeList(f, _) | DataType::Map(f, _) => {
+            vec![f.data_type()]
+        }
         DataType::Struct(fields) => fields.iter().map(|f| f.data_type()).collect(),
         _ => Vec::new(),
     };
     let mut builder = data.clone().into_builder().data_type(wanted.clone());
     if children.len() == data.child_data().len() && !children.is_empty() {
-        let retyped_children: Result<Vec<_>> = data
-            .child_data()
-            .iter()
-            .zip(children)
-            .map(|(child, wanted)| retyped(child.clone(), wanted))
-            .collect();
+        let retyped_children: Result<Vec<_>> =
+            data.child_data().iter().zip(children).map(|(child, wanted)| retyped(child.clone(), wanted)).collect();
         builder = builder.child_data(retyped_children?);
     }
-    builder
-        .build()
-        .map_err(|e| Error::invalid(format!("nested values do not fit the table's type: {e}")))
+    builder.build().map_err(|e| Error::invalid(format!("nested values do not fit the table's type: {e}")))
 }
 
 /// Equality of types up to the names, metadata and nullability of nested fields.
@@ -167,8 +143,7 @@ fn same_type(a: &DataType, b: &DataType) -> bool {
     a == b
         || a.equals_datatype(b)
         || match (a, b) {
-            (DataType::List(a), DataType::List(b))
-            | (DataType::LargeList(a), DataType::LargeList(b)) => {
+            (DataType::List(a), DataType::List(b)) | (DataType::LargeList(a), DataType::LargeList(b)) => {
                 same_type(a.data_type(), b.data_type())
             }
             (DataType::FixedSizeList(a, n), DataType::FixedSizeList(b, m)) => {
@@ -190,8 +165,7 @@ fn fault(values: impl Iterator<Item = f32>, metric: Metric) -> Option<&'static s
         }
         nonzero |= value != 0.0;
     }
-    (metric == Metric::Cosine && !nonzero)
-        .then_some("a zero vector, which has no direction under cosine")
+    (metric == Metric::Cosine && !nonzero).then_some("a zero vector, which has no direction under cosine")
 }
 
 /// Checks one query vector the way a written vector is checked.
@@ -206,9 +180,9 @@ pub(crate) fn check_query(column: &VectorColumn, row: Option<usize>, query: &[f3
         )));
     }
     match fault(query.iter().copied(), column.metric) {
-        Some(fault) => Err(Error::invalid(format!(
-            "query vector{at} for column `{name}`: expected finite numbers, got {fault}"
-        ))),
+        Some(fault) => {
+            Err(Error::invalid(format!("query vector{at} for column `{name}`: expected finite numbers, got {fault}")))
+        }
         None => Ok(()),
     }
 }
@@ -220,9 +194,7 @@ fn check_vectors(column: &VectorColumn, list: &FixedSizeListArray) -> Result<()>
     // Of null vectors the elements are whatever the writer left there; they are neither looked at nor searched.
     let rows = (0..list.len()).filter(|&row| list.is_valid(row));
     let refuse = |row: usize, fault: &str| {
-        Err(Error::invalid(format!(
-            "column `{name}`, row {row}: expected finite numbers, got {fault}"
-        )))
+        Err(Error::invalid(format!("column `{name}`, row {row}: expected finite numbers, got {fault}")))
     };
     match column.element {
         VectorElement::F32 => {
@@ -245,9 +217,7 @@ fn check_vectors(column: &VectorColumn, list: &FixedSizeListArray) -> Result<()>
                 if array.null_count() > 0 && (first..first + dim).any(|i| array.is_null(i)) {
                     return refuse(row, "null");
                 }
-                let vector = array.values()[first..first + dim]
-                    .iter()
-                    .map(|v| v.to_f32());
+                let vector = array.values()[first..first + dim].iter().map(|v| v.to_f32());
                 if let Some(fault) = fault(vector, column.metric) {
                     return refuse(row, fault);
                 }
@@ -276,10 +246,7 @@ fn refuse_duplicates(name: &str, keys: &KeyArray, hashes: &[u64]) -> Result<()> 
     let mut first: HashMap<u64, Vec<usize>> = HashMap::with_capacity(hashes.len());
     for (row, &hash) in hashes.iter().enumerate() {
         let rows = first.entry(hash).or_default();
-        if let Some(earlier) = rows
-            .iter()
-            .find(|&&earlier| keys.equals(earlier, keys, row))
-        {
+        if let Some(earlier) = rows.iter().find(|&&earlier| keys.equals(earlier, keys, row)) {
             return Err(Error::invalid(format!(
                 "column `{name}`: key {} stands in row {earlier} and again in row {row}; insert takes each key once",
                 keys.display(row)

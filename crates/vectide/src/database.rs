@@ -99,6 +99,7 @@ impl Builder {
         self.options.validate()?;
         let store = self.opened_store(false).await?;
         let lock = lock_directory(&store).await?;
+        clean_up_after_the_dead(&store).await?;
         let catalog = Versioned::new(Arc::clone(&store), paths::CATALOG_DIR, crate::runtime::random_u64());
         if catalog.load_latest().await?.is_none() {
             match catalog.create(Catalog::empty()).await {
@@ -135,12 +136,19 @@ impl Builder {
                     true => crate::store::open_existing_uri(&uri, &options),
                     false => crate::store::open_uri(&uri, &options),
                 };
-                tokio::task::spawn_blocking(open).await.map_err(|e| Error::internal("opening the store").with_source(e))?
+                tokio::task::spawn_blocking(open)
+                    .await
+                    .map_err(|e| Error::internal("opening the store").with_source(e))?
             }
         }
     }
 
-    fn inner(&self, store: Arc<dyn Store>, catalog: Versioned<Catalog>, lock: Option<Arc<dyn LockGuard>>) -> Result<Inner> {
+    fn inner(
+        &self,
+        store: Arc<dyn Store>,
+        catalog: Versioned<Catalog>,
+        lock: Option<Arc<dyn LockGuard>>,
+    ) -> Result<Inner> {
         let options = Arc::new(self.options.clone());
         let stall_timeout = Duration::from_millis(options.stall_timeout_ms);
         let indexer = Indexer::start(options.index_threads()).map_err(|e| Error::io("starting index threads", e))?;
@@ -156,6 +164,14 @@ impl Builder {
             open: parking_lot::Mutex::default(),
         })
     }
+}
+
+/// Removes half-written files of a writer that was killed and makes every name it left behind durable, so that nothing
+/// is read that a power cut could still take back.
+async fn clean_up_after_the_dead(store: &Arc<dyn Store>) -> Result<()> {
+    let Some(dir) = store.local() else { return Ok(()) };
+    let swept = tokio::task::spawn_blocking(move || crate::store::sweep_temporaries(&dir)).await;
+    swept.map_err(|e| Error::internal("sweeping temporary files").with_source(e))?.map(drop)
 }
 
 /// How long an open waits for this process's own earlier handle to let go of the lock.
@@ -389,7 +405,7 @@ impl Inner {
             clock: Arc::clone(&self.clock),
             budget: Arc::clone(&self.budget),
             indexer: Arc::clone(&self.indexer),
-            lock: self.lock.clone(),
+            _lock: self.lock.clone(),
         })
     }
 

@@ -6,12 +6,13 @@
 //! and is never moved or cleared.
 
 use crate::ids::PubNo;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64 as Counter;
 
 /// Rows per chunk: a file's marks cost nothing where nothing has died.
-const CHUNK_ROWS: usize = 1024;
+const CHUNK_ROWS: usize = if cfg!(vectide_loom) { 2 } else { 1024 };
 /// Bucket `b` holds `FIRST_BUCKET << b` chunks, so the directory grows without moving anything.
 const FIRST_BUCKET: usize = 4;
 const BUCKETS: usize = 21;
@@ -25,7 +26,7 @@ type Chunk = Box<[AtomicU64]>;
 pub(crate) struct Ends {
     buckets: [OnceLock<Box<[OnceLock<Chunk>]>>; BUCKETS],
     dead: AtomicU32,
-    bytes: AtomicU64,
+    bytes: Counter,
 }
 
 fn locate(offset: u32) -> (usize, usize, usize) {
@@ -48,24 +49,16 @@ impl Ends {
         let (bucket, chunk, row) = locate(offset);
         let bucket = self.buckets[bucket].get_or_init(|| {
             let chunks = FIRST_BUCKET << bucket;
-            self.bytes.fetch_add(
-                (chunks * size_of::<OnceLock<Chunk>>()) as u64,
-                Ordering::Relaxed,
-            );
+            self.bytes.fetch_add((chunks * size_of::<OnceLock<Chunk>>()) as u64, Ordering::Relaxed);
             (0..chunks).map(|_| OnceLock::new()).collect()
         });
         let chunk = bucket[chunk].get_or_init(|| {
-            self.bytes.fetch_add(
-                (CHUNK_ROWS * size_of::<AtomicU64>()) as u64,
-                Ordering::Relaxed,
-            );
+            self.bytes.fetch_add((CHUNK_ROWS * size_of::<AtomicU64>()) as u64, Ordering::Relaxed);
             (0..CHUNK_ROWS).map(|_| AtomicU64::new(LIVE)).collect()
         });
         // ORDERING: Release pairs with the Acquire in `ended_by`. A reader whose snapshot includes `publication` got
         // it through the watermark's lock, which orders this store before it; the pairing serves all other readers.
-        let first = chunk[row]
-            .compare_exchange(LIVE, publication.0, Ordering::Release, Ordering::Relaxed)
-            .is_ok();
+        let first = chunk[row].compare_exchange(LIVE, publication.0, Ordering::Release, Ordering::Relaxed).is_ok();
         if first {
             // ORDERING: Relaxed: a count, and a hint in `is_live_at` whose readers are ordered by the watermark.
             self.dead.fetch_add(1, Ordering::Relaxed);
@@ -105,13 +98,12 @@ impl Ends {
 
     /// All marks on rows below `rows`, ascending by offset.
     pub(crate) fn marks(&self, rows: u32) -> impl Iterator<Item = (u32, PubNo)> + '_ {
-        (0..rows.div_ceil(CHUNK_ROWS as u32))
-            .filter(|chunk| self.slot(chunk * CHUNK_ROWS as u32).is_some())
-            .flat_map(move |chunk| {
+        (0..rows.div_ceil(CHUNK_ROWS as u32)).filter(|chunk| self.slot(chunk * CHUNK_ROWS as u32).is_some()).flat_map(
+            move |chunk| {
                 let first = chunk * CHUNK_ROWS as u32;
-                (first..(first + CHUNK_ROWS as u32).min(rows))
-                    .filter_map(|o| Some((o, self.ended_by(o)?)))
-            })
+                (first..(first + CHUNK_ROWS as u32).min(rows)).filter_map(|o| Some((o, self.ended_by(o)?)))
+            },
+        )
     }
 
     /// Heap bytes held.
@@ -120,7 +112,7 @@ impl Ends {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(vectide_loom)))]
 mod tests {
     use super::*;
 
@@ -145,10 +137,7 @@ mod tests {
         assert!(ends.is_live_at(70_000, PubNo(4)));
         assert!(!ends.is_live_at(70_000, PubNo(5)));
         assert!(ends.is_live_at(69_999, PubNo(5)));
-        assert_eq!(
-            ends.marks(u32::MAX).collect::<Vec<_>>(),
-            [(70_000, PubNo(5))]
-        );
+        assert_eq!(ends.marks(u32::MAX).collect::<Vec<_>>(), [(70_000, PubNo(5))]);
         assert_eq!(ends.count_live(69_998..70_002, PubNo(5)), 3);
     }
 }

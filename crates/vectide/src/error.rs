@@ -86,11 +86,7 @@ macro_rules! constructors {
 impl Error {
     /// An error of `kind` with a message for a person.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner {
-            kind,
-            message: message.into(),
-            source: None,
-        }))
+        Self(Arc::new(Inner { kind, message: message.into(), source: None }))
     }
 
     constructors! {
@@ -175,10 +171,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0
-            .source
-            .as_ref()
-            .map(|s| &**s as &(dyn StdError + 'static))
+        self.0.source.as_ref().map(|s| &**s as &(dyn StdError + 'static))
     }
 }
 
@@ -200,16 +193,10 @@ mod tests {
 
     #[test]
     fn a_cause_is_kept_and_shown() {
-        let error = Error::io(
-            "writing wal/3",
-            std::io::Error::from(std::io::ErrorKind::StorageFull),
-        );
+        let error = Error::io("writing wal/3", std::io::Error::from(std::io::ErrorKind::StorageFull));
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(format!("{error:?}").contains("caused by"), "{error:?}");
         let led = error.context("upsert into docs");
-        assert!(
-            led.message().starts_with("upsert into docs: writing wal/3"),
-            "{led}"
-        );
+        assert!(led.message().starts_with("upsert into docs: writing wal/3"), "{led}");
     }
 }

@@ -1,10 +1,48 @@
 //! Named places where a test can stop, fail or kill the process: every write, sync, create, rename, trim and put.
 //!
-//! Code on the row's path calls [`hit`] with a constant name. In tests and under the feature `testing` a registry counts
-//! the hits and carries out what a test ([`set`]) or the variable `VECTIDE_FAILPOINTS` asks for; otherwise `hit`
+//! Code on the row's path calls [`hit`] with a name out of [`POINTS`]. In tests and under the feature `testing` a registry
+//! counts the hits and carries out what a test ([`set`]) or the variable `VECTIDE_FAILPOINTS` asks for; otherwise `hit`
 //! compiles to nothing. Invariant: without an action, `hit` changes nothing but a counter.
 
 use std::io;
+
+/// Every point that the engine passes, in the order of a row's path. The crash harness kills a process at each of them.
+pub const POINTS: &[&str] = &[
+    "manifest.put.before",
+    "manifest.put.after",
+    "open.epoch.after",
+    "open.fences.after",
+    "open.segments.after",
+    "open.replay.after",
+    "open.ends.after",
+    "wal.replay.sync.before",
+    "wal.fence.put.before",
+    "wal.fence.put.after",
+    "wal.local.mkdir.before",
+    "wal.local.create.before",
+    "wal.local.allocate.before",
+    "wal.local.header.before",
+    "wal.local.header.sync.before",
+    "wal.local.sync_dir.before",
+    "wal.local.write.before",
+    "wal.local.sync.before",
+    "wal.local.sync.after",
+    "wal.local.mark.before",
+    "wal.local.trim.before",
+    "wal.object.put.before",
+    "wal.object.put.after",
+    "wal.object.trim.before",
+    "flush.rows.before",
+    "flush.rows.after",
+    "flush.graph.before",
+    "flush.graph.after",
+    "flush.keys.before",
+    "flush.keys.after",
+    "flush.ends.before",
+    "flush.ends.after",
+    "flush.commit.before",
+    "flush.commit.after",
+];
 
 /// Passes a fail point. `Err` only if an `error` action was set on it.
 #[cfg(not(any(test, feature = "testing")))]
@@ -16,12 +54,13 @@ pub(crate) fn hit(_name: &'static str) -> io::Result<()> {
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use active::hit;
 #[cfg(any(test, feature = "testing"))]
-pub use active::{Action, counts, parse, set};
+pub use active::{Action, counts, last_on_this_thread, parse, pass, set};
 
 #[cfg(any(test, feature = "testing"))]
 mod active {
-    use super::io;
+    use super::{POINTS, io};
     use parking_lot::Mutex;
+    use std::cell::Cell;
     use std::collections::BTreeMap;
     use std::sync::OnceLock;
     use std::time::Duration;
@@ -39,7 +78,7 @@ mod active {
 
     #[derive(Default)]
     struct Registry {
-        hits: BTreeMap<&'static str, u64>,
+        hits: BTreeMap<String, u64>,
         /// Name to (action, which hit it acts on counted from now; `None` is every one).
         actions: BTreeMap<String, (Action, Option<u64>)>,
     }
@@ -92,18 +131,42 @@ mod active {
 
     /// How often each point was hit since the process began.
     #[must_use]
-    pub fn counts() -> BTreeMap<&'static str, u64> {
+    pub fn counts() -> BTreeMap<String, u64> {
         registry().lock().hits.clone()
     }
 
-    /// Passes a fail point: counts it and carries out its action.
+    thread_local! {
+        static LAST: Cell<&'static str> = const { Cell::new("") };
+    }
+
+    /// The point of [`POINTS`] that this thread passed last; empty before the first. Tells a simulated disk which of
+    /// several syncs of one file it is asked for.
+    #[must_use]
+    pub fn last_on_this_thread() -> &'static str {
+        LAST.get()
+    }
+
+    /// Passes a point of [`POINTS`].
     ///
     /// # Errors
     /// Only if an `error` action was set on it.
     pub(crate) fn hit(name: &'static str) -> io::Result<()> {
+        assert!(POINTS.contains(&name), "`{name}` is missing in failpoint::POINTS");
+        LAST.set(name);
+        pass(name)
+    }
+
+    /// Passes a point of any name, such as a file layer's: counts it and carries out its action.
+    ///
+    /// # Errors
+    /// Only if an `error` action was set on it.
+    pub fn pass(name: &str) -> io::Result<()> {
         let action = {
             let mut registry = registry().lock();
-            *registry.hits.entry(name).or_default() += 1;
+            match registry.hits.get_mut(name) {
+                Some(hits) => *hits += 1,
+                None => drop(registry.hits.insert(name.to_owned(), 1)),
+            }
             match registry.actions.get_mut(name) {
                 None => None,
                 Some((action, None)) => Some(*action),
@@ -146,10 +209,18 @@ mod active {
         #[test]
         fn an_action_acts_on_the_nth_hit_only() {
             set("test.nth", Some((Action::Error, Some(2))));
-            assert!(hit("test.nth").is_ok());
-            assert!(hit("test.nth").is_err());
-            assert!(hit("test.nth").is_ok());
+            assert!(pass("test.nth").is_ok());
+            assert!(pass("test.nth").is_err());
+            assert!(pass("test.nth").is_ok());
             assert_eq!(counts()["test.nth"], 3);
+        }
+
+        #[test]
+        fn a_thread_knows_the_last_point_that_it_passed() {
+            hit("wal.local.sync.before").expect("no action");
+            assert_eq!(last_on_this_thread(), "wal.local.sync.before");
+            let elsewhere = std::thread::scope(|scope| scope.spawn(last_on_this_thread).join().expect("joins"));
+            assert_eq!(elsewhere, "");
         }
     }
 }

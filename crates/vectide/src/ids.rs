@@ -47,9 +47,7 @@ id! {
 }
 
 /// A slice of a table with its own writer, log and tiers. Always 0 until distribution comes.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ShardId(pub u32);
 
@@ -63,9 +61,7 @@ impl fmt::Display for ShardId {
 ///
 /// Ordered by epoch first: a later writer's log follows all earlier ones. `at` counts within the epoch: bytes since its
 /// start for a local log, objects for a log on an object store.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LogPosition {
     /// The writer whose log it is.
     pub epoch: Epoch,
@@ -100,27 +96,15 @@ impl std::str::FromStr for Token {
     type Err = crate::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || {
-            crate::Error::invalid(format!(
-                "`{text}` is no token: expected shard.epoch.seq, such as 0.3.1742"
-            ))
-        };
+        let bad = || crate::Error::invalid(format!("`{text}` is no token: expected shard.epoch.seq, such as 0.3.1742"));
         let mut parts = text.split('.');
         let mut next = || parts.next().and_then(|p| p.parse::<u64>().ok());
-        let (shard, epoch, seq) = (
-            next().ok_or_else(bad)?,
-            next().ok_or_else(bad)?,
-            next().ok_or_else(bad)?,
-        );
+        let (shard, epoch, seq) = (next().ok_or_else(bad)?, next().ok_or_else(bad)?, next().ok_or_else(bad)?);
         if parts.next().is_some() {
             return Err(bad());
         }
         let shard = ShardId(u32::try_from(shard).map_err(|_| bad())?);
-        Ok(Self {
-            shard,
-            epoch: Epoch(epoch),
-            seq: Seq(seq),
-        })
+        Ok(Self { shard, epoch: Epoch(epoch), seq: Seq(seq) })
     }
 }
 
@@ -130,11 +114,7 @@ mod tests {
 
     #[test]
     fn a_token_survives_its_text_form() {
-        let token = Token {
-            shard: ShardId(0),
-            epoch: Epoch(3),
-            seq: Seq(u64::MAX),
-        };
+        let token = Token { shard: ShardId(0), epoch: Epoch(3), seq: Seq(u64::MAX) };
         assert_eq!(token.to_string().parse::<Token>().expect("parses"), token);
         for bad in ["", "1.2", "1.2.3.4", "a.b.c", "4294967296.1.1"] {
             assert!(bad.parse::<Token>().is_err(), "{bad} must be refused");
@@ -143,15 +123,7 @@ mod tests {
 
     #[test]
     fn log_positions_order_by_epoch_first() {
-        let old = LogPosition {
-            epoch: Epoch(1),
-            at: 900,
-        };
-        assert!(
-            old < LogPosition {
-                epoch: Epoch(2),
-                at: 0
-            }
-        );
+        let old = LogPosition { epoch: Epoch(1), at: 900 };
+        assert!(old < LogPosition { epoch: Epoch(2), at: 0 });
     }
 }

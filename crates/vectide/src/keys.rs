@@ -6,10 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::schema::{KeyColumn, KeyType};
-use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, FixedSizeBinaryArray, Int64Array, StringArray,
-    UInt64Array,
-};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, FixedSizeBinaryArray, Int64Array, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -45,9 +42,7 @@ from! {
 
 impl From<Vec<i32>> for Keys {
     fn from(keys: Vec<i32>) -> Self {
-        Self(Arc::new(
-            keys.into_iter().map(i64::from).collect::<Int64Array>(),
-        ))
+        Self(Arc::new(keys.into_iter().map(i64::from).collect::<Int64Array>()))
     }
 }
 
@@ -79,16 +74,10 @@ impl Keys {
         let wanted = column.key_type.data_type();
         let wrong = |why: &str| {
             let given = self.0.data_type();
-            Error::invalid(format!(
-                "key column `{}` holds {wanted}, the keys given are {given}{why}",
-                column.name
-            ))
+            Error::invalid(format!("key column `{}` holds {wanted}, the keys given are {given}{why}", column.name))
         };
         if let Some(row) = (0..self.0.len()).find(|&row| self.0.is_null(row)) {
-            return Err(Error::invalid(format!(
-                "key column `{}`, row {row}: a key must not be null",
-                column.name
-            )));
+            return Err(Error::invalid(format!("key column `{}`, row {row}: a key must not be null", column.name)));
         }
         if *self.0.data_type() == wanted {
             return Ok(Arc::clone(&self.0));
@@ -102,8 +91,7 @@ impl Keys {
                     .iter()
                     .map(|&v| u64::try_from(v).ok().map(Some))
                     .collect::<Option<_>>();
-                out.map(|a| Arc::new(a) as ArrayRef)
-                    .ok_or_else(|| wrong(" with a negative value"))
+                out.map(|a| Arc::new(a) as ArrayRef).ok_or_else(|| wrong(" with a negative value"))
             }
             (DataType::UInt64, KeyType::Int64) => {
                 let out: Option<Int64Array> = self
@@ -113,8 +101,7 @@ impl Keys {
                     .iter()
                     .map(|&v| i64::try_from(v).ok().map(Some))
                     .collect::<Option<_>>();
-                out.map(|a| Arc::new(a) as ArrayRef)
-                    .ok_or_else(|| wrong(" with a value above the largest Int64"))
+                out.map(|a| Arc::new(a) as ArrayRef).ok_or_else(|| wrong(" with a value above the largest Int64"))
             }
             (DataType::Binary, KeyType::FixedSizeBinary(n)) => {
                 let binary = self.0.as_binary::<i32>();
@@ -122,9 +109,7 @@ impl Keys {
                     return Err(wrong(" with another length"));
                 }
                 let values = FixedSizeBinaryArray::try_from_iter(binary.iter().flatten());
-                values
-                    .map(|a| Arc::new(a) as ArrayRef)
-                    .map_err(|e| wrong(&format!(" ({e})")))
+                values.map(|a| Arc::new(a) as ArrayRef).map_err(|e| wrong(&format!(" ({e})")))
             }
             _ => Err(wrong("")),
         }
@@ -211,9 +196,7 @@ impl KeyArray {
     pub(crate) fn hash(&self, row: usize) -> u64 {
         match self.integer(row) {
             Some(value) => mix(value),
-            None => {
-                XxHash3_64::oneshot(self.bytes(row).expect("a key that is no integer is bytes"))
-            }
+            None => XxHash3_64::oneshot(self.bytes(row).expect("a key that is no integer is bytes")),
         }
     }
 
@@ -283,21 +266,14 @@ mod tests {
     use super::*;
 
     fn column(key_type: KeyType) -> KeyColumn {
-        KeyColumn {
-            index: 0,
-            name: "id".into(),
-            key_type,
-        }
+        KeyColumn { index: 0, name: "id".into(), key_type }
     }
 
     #[test]
     fn hashes_are_the_ones_on_disk() {
         // These values stand in keys.arrow files: they must never change.
         let ints = KeyArray::new(&Int64Array::from(vec![0, 1, -1])).expect("keys");
-        assert_eq!(
-            ints.hashes(),
-            [0, 6_238_072_747_940_578_789, 13_029_008_266_876_403_067]
-        );
+        assert_eq!(ints.hashes(), [0, 6_238_072_747_940_578_789, 13_029_008_266_876_403_067]);
         let strings = KeyArray::new(&StringArray::from(vec!["", "vectide"])).expect("keys");
         assert_eq!(strings.hash(0), 0x2d06_8005_38d3_94c2);
         let bytes = KeyArray::new(&BinaryArray::from(vec![b"vectide".as_slice()])).expect("keys");
@@ -306,28 +282,13 @@ mod tests {
 
     #[test]
     fn integer_keys_convert_only_where_no_value_changes() {
-        let keys = crate::keys![17, 42]
-            .cast(&column(KeyType::UInt64))
-            .expect("fits");
+        let keys = crate::keys![17, 42].cast(&column(KeyType::UInt64)).expect("fits");
         assert_eq!(keys.as_primitive::<UInt64Type>().values(), &[17, 42]);
-        let error = crate::keys![-1]
-            .cast(&column(KeyType::UInt64))
-            .expect_err("negative");
-        assert!(
-            error.message().contains("`id`") && error.message().contains("negative"),
-            "{error}"
-        );
-        assert!(
-            Keys::from(vec![u64::MAX])
-                .cast(&column(KeyType::Int64))
-                .is_err()
-        );
+        let error = crate::keys![-1].cast(&column(KeyType::UInt64)).expect_err("negative");
+        assert!(error.message().contains("`id`") && error.message().contains("negative"), "{error}");
+        assert!(Keys::from(vec![u64::MAX]).cast(&column(KeyType::Int64)).is_err());
         assert!(crate::keys!["a"].cast(&column(KeyType::Int64)).is_err());
-        assert!(
-            Keys::from(vec![b"abc".as_slice()])
-                .cast(&column(KeyType::FixedSizeBinary(2)))
-                .is_err()
-        );
+        assert!(Keys::from(vec![b"abc".as_slice()]).cast(&column(KeyType::FixedSizeBinary(2))).is_err());
     }
 
     #[test]

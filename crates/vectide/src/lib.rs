@@ -36,43 +36,46 @@
 
 pub use arrow;
 
-/// Numbers that name things.
-pub mod ids;
-/// What went wrong and what to do about it.
-pub mod error;
+mod batch;
 /// Time.
 pub mod clock;
+mod database;
+mod ends;
+/// What went wrong and what to do about it.
+pub mod error;
 /// Named places where tests stop, fail or kill.
 pub mod failpoint;
-mod runtime;
-mod sync;
-/// Settings.
-pub mod options;
-/// What rows look like.
-pub mod schema;
+mod flush;
+/// Decoders against any bytes.
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub mod fuzzing;
+/// Numbers that name things.
+pub mod ids;
 mod keys;
-mod batch;
-/// Where bytes live.
-pub mod store;
 /// What a shard consists of.
 pub mod manifest;
-/// The log.
-pub mod wal;
-mod ends;
+mod memtable;
+/// Settings.
+pub mod options;
 mod rows;
 #[cfg(test)]
 mod rows_conformance;
-mod vectors;
-mod memtable;
-mod segment;
-mod flush;
+mod runtime;
+/// What rows look like.
+pub mod schema;
 /// Reads.
 pub mod search;
+mod segment;
 /// Figures.
 pub mod stats;
+/// Where bytes live.
+pub mod store;
+mod sync;
 /// Tables.
 pub mod table;
-mod database;
+mod vectors;
+/// The log.
+pub mod wal;
 
 pub use database::{Builder, IntoTableSchema, ReadOnly, TableInfo, Vectide};
 pub use error::{Error, ErrorKind, Result};

@@ -35,7 +35,13 @@ pub struct WalOptions {
 
 impl Default for WalOptions {
     fn default() -> Self {
-        Self { file_bytes: 64 << 20, queue_rows: 1 << 20, queue_bytes: 64 << 20, object_bytes: 8 << 20, puts_in_flight: 4 }
+        Self {
+            file_bytes: 64 << 20,
+            queue_rows: 1 << 20,
+            queue_bytes: 64 << 20,
+            object_bytes: 8 << 20,
+            puts_in_flight: 4,
+        }
     }
 }
 
@@ -130,7 +136,11 @@ impl Options {
         at_least("batch_bytes", self.batch_bytes, 4 << 10)?;
         at_least("snapshots", self.snapshots as u64, 1)?;
         if self.memtable_rows > u32::MAX / 2 {
-            return Err(Error::invalid(format!("option `memtable_rows` is {}; at most {}", self.memtable_rows, u32::MAX / 2)));
+            return Err(Error::invalid(format!(
+                "option `memtable_rows` is {}; at most {}",
+                self.memtable_rows,
+                u32::MAX / 2
+            )));
         }
         if self.index_threads > 1_024 {
             return Err(Error::invalid(format!("option `index_threads` is {}; at most 1024", self.index_threads)));

@@ -81,23 +81,10 @@ pub(crate) trait RowSource: Send + Sync {
 
     /// The nearest visible rows, ascending by distance, at most `k`: by graph, plus an exact scan of visible rows that
     /// the graph does not hold yet. May give fewer than `k` although more are visible; the caller then scans.
-    fn search(
-        &self,
-        query: &VectorQuery<'_>,
-        visible: &Visible<'_>,
-    ) -> Result<(Vec<Hit>, SearchCost)>;
+    fn search(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<(Vec<Hit>, SearchCost)>;
 
     /// The nearest visible rows by exact scan of every visible row that has a vector.
     fn scan_nearest(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<Vec<Hit>>;
-}
-
-/// A row file's identity and marks, whatever tier its rows stand in now.
-#[derive(Debug)]
-pub(crate) struct RowFile {
-    /// The row id of offset 0.
-    pub(crate) first_row: crate::ids::RowId,
-    /// The rows' end marks.
-    pub(crate) ends: Arc<Ends>,
 }
 
 /// A batch of `rows` rows: the columns of `stored` at `projection`.

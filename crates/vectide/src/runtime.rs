@@ -13,7 +13,9 @@ pub(crate) fn spawn_thread(name: String, work: impl FnOnce() + Send + 'static) -
 /// 64 random bits from the operating system's seed of the standard hasher: for names that must not meet, not for secrets.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
-    let mut hasher = RandomState::new().build_hasher();
+    #[allow(clippy::disallowed_methods, reason = "this is the seam")]
+    let state = RandomState::new();
+    let mut hasher = state.build_hasher();
     hasher.write_u32(std::process::id());
     hasher.finish()
 }

@@ -110,11 +110,7 @@ impl TableSchema {
     /// # }
     /// ```
     pub fn builder(arrow: impl Into<Schema>) -> TableSchemaBuilder {
-        TableSchemaBuilder {
-            arrow: arrow.into(),
-            key: None,
-            vectors: Vec::new(),
-        }
+        TableSchemaBuilder { arrow: arrow.into(), key: None, vectors: Vec::new() }
     }
 
     /// Reads key and vector columns from the metadata that [`TableSchema::arrow`] carries.
@@ -129,17 +125,9 @@ impl TableSchema {
             }
             if let Some(metric) = field.metadata().get(METRIC_METADATA) {
                 let mut options = VectorOptions::new(parse_metric(metric)?);
-                let number = |name: &str| {
-                    field
-                        .metadata()
-                        .get(name)
-                        .and_then(|v| v.parse::<u32>().ok())
-                };
-                options.m = number(M_METADATA)
-                    .and_then(|m| u16::try_from(m).ok())
-                    .unwrap_or(options.m);
-                options.ef_construction =
-                    number(EF_CONSTRUCTION_METADATA).unwrap_or(options.ef_construction);
+                let number = |name: &str| field.metadata().get(name).and_then(|v| v.parse::<u32>().ok());
+                options.m = number(M_METADATA).and_then(|m| u16::try_from(m).ok()).unwrap_or(options.m);
+                options.ef_construction = number(EF_CONSTRUCTION_METADATA).unwrap_or(options.ef_construction);
                 builder = builder.vector_with(field.name(), options);
             }
         }
@@ -179,32 +167,14 @@ impl TableSchema {
     /// # Errors
     /// `Invalid` if there is no such column, or several and none was named.
     pub fn vector(&self, name: Option<&str>) -> Result<usize> {
-        let names = || {
-            self.0
-                .vectors
-                .iter()
-                .map(|v| v.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
+        let names = || self.0.vectors.iter().map(|v| v.name.as_str()).collect::<Vec<_>>().join(", ");
         match (name, self.0.vectors.len()) {
             (None, 1) => Ok(0),
             (None, 0) => Err(Error::invalid("the table has no vector column to search")),
-            (None, _) => Err(Error::invalid(format!(
-                "name the vector column to search: one of {}",
-                names()
-            ))),
-            (Some(name), _) => self
-                .0
-                .vectors
-                .iter()
-                .position(|v| v.name == name)
-                .ok_or_else(|| {
-                    Error::invalid(format!(
-                        "`{name}` is no vector column of this table; there are: {}",
-                        names()
-                    ))
-                }),
+            (None, _) => Err(Error::invalid(format!("name the vector column to search: one of {}", names()))),
+            (Some(name), _) => self.0.vectors.iter().position(|v| v.name == name).ok_or_else(|| {
+                Error::invalid(format!("`{name}` is no vector column of this table; there are: {}", names()))
+            }),
         }
     }
 
@@ -213,23 +183,16 @@ impl TableSchema {
         let generator = arrow_ipc::writer::IpcDataGenerator::default();
         let mut tracker = arrow_ipc::writer::DictionaryTracker::new(false);
         let options = arrow_ipc::writer::IpcWriteOptions::default();
-        let encoded =
-            generator.schema_to_bytes_with_dictionary_tracker(&self.0.user, &mut tracker, &options);
+        let encoded = generator.schema_to_bytes_with_dictionary_tracker(&self.0.user, &mut tracker, &options);
         base64::engine::general_purpose::STANDARD.encode(encoded.ipc_message)
     }
 
     /// Reads [`TableSchema::encode`]'s text back.
     pub(crate) fn decode(text: &str) -> Result<Self> {
-        let corrupt = |what: String| {
-            Error::corrupt(format!("the catalog's table schema cannot be read: {what}"))
-        };
-        let bytes = base64::engine::general_purpose::STANDARD
-            .decode(text)
-            .map_err(|e| corrupt(e.to_string()))?;
+        let corrupt = |what: String| Error::corrupt(format!("the catalog's table schema cannot be read: {what}"));
+        let bytes = base64::engine::general_purpose::STANDARD.decode(text).map_err(|e| corrupt(e.to_string()))?;
         let message = arrow_ipc::root_as_message(&bytes).map_err(|e| corrupt(e.to_string()))?;
-        let schema = message
-            .header_as_schema()
-            .ok_or_else(|| corrupt("no schema message".into()))?;
+        let schema = message.header_as_schema().ok_or_else(|| corrupt("no schema message".into()))?;
         Self::from_arrow(&arrow_ipc::convert::fb_to_schema(schema))
     }
 }
@@ -249,11 +212,7 @@ impl VectorOptions {
     /// The defaults under `metric`.
     #[must_use]
     pub const fn new(metric: Metric) -> Self {
-        Self {
-            metric,
-            m: 16,
-            ef_construction: 100,
-        }
+        Self { metric, m: 16, ef_construction: 100 }
     }
 }
 
@@ -295,47 +254,28 @@ impl TableSchemaBuilder {
         for field in self.arrow.fields() {
             let name = field.name();
             if name.is_empty() || name.starts_with(RESERVED_PREFIX) {
-                return Err(Error::invalid(format!(
-                    "column `{name}`: names must not be empty or begin with `_`"
-                )));
+                return Err(Error::invalid(format!("column `{name}`: names must not be empty or begin with `_`")));
             }
             if !seen.insert(name.as_str()) {
-                return Err(Error::invalid(format!(
-                    "column `{name}` stands twice in the schema"
-                )));
+                return Err(Error::invalid(format!("column `{name}` stands twice in the schema")));
             }
         }
-        let key = self
-            .key
-            .as_deref()
-            .map(|name| key_column(&self.arrow, name))
-            .transpose()?;
+        let key = self.key.as_deref().map(|name| key_column(&self.arrow, name)).transpose()?;
         let mut vectors = Vec::with_capacity(self.vectors.len());
         for (name, options) in &self.vectors {
             if vectors.iter().any(|v: &VectorColumn| v.name == *name) {
-                return Err(Error::invalid(format!(
-                    "vector column `{name}` is declared twice"
-                )));
+                return Err(Error::invalid(format!("vector column `{name}` is declared twice")));
             }
             vectors.push(vector_column(&self.arrow, name, options)?);
         }
         vectors.sort_by_key(|v| v.index);
-        let fields: Vec<Field> = (self.arrow.fields().iter().enumerate())
-            .map(|(i, field)| mark(field, i, key.as_ref(), &vectors))
-            .collect();
+        let fields: Vec<Field> =
+            (self.arrow.fields().iter().enumerate()).map(|(i, field)| mark(field, i, key.as_ref(), &vectors)).collect();
         let user = Arc::new(Schema::new(fields));
         let stored_fields: Vec<Field> = user.fields().iter().map(|f| plain_field(f)).collect();
-        let delete = key
-            .as_ref()
-            .map(|k| Arc::new(Schema::new(vec![stored_fields[k.index].clone()])));
+        let delete = key.as_ref().map(|k| Arc::new(Schema::new(vec![stored_fields[k.index].clone()])));
         let stored = Arc::new(Schema::new(stored_fields));
-        Ok(TableSchema(Arc::new(Inner {
-            user,
-            stored,
-            delete,
-            key,
-            vectors,
-        })))
+        Ok(TableSchema(Arc::new(Inner { user, stored, delete, key, vectors })))
     }
 }
 
@@ -344,10 +284,7 @@ fn column(arrow: &Schema, name: &str, role: &str) -> Result<(usize, Field)> {
         Ok(index) => Ok((index, arrow.field(index).clone())),
         Err(_) => {
             let names: Vec<_> = arrow.fields().iter().map(|f| f.name().as_str()).collect();
-            Err(Error::invalid(format!(
-                "{role} column `{name}` is not in the schema; there are: {}",
-                names.join(", ")
-            )))
+            Err(Error::invalid(format!("{role} column `{name}` is not in the schema; there are: {}", names.join(", "))))
         }
     }
 }
@@ -366,20 +303,14 @@ fn key_column(arrow: &Schema, name: &str) -> Result<KeyColumn> {
             )));
         }
     };
-    Ok(KeyColumn {
-        index,
-        name: name.to_owned(),
-        key_type,
-    })
+    Ok(KeyColumn { index, name: name.to_owned(), key_type })
 }
 
 fn vector_column(arrow: &Schema, name: &str, options: &VectorOptions) -> Result<VectorColumn> {
     let (index, field) = column(arrow, name, "vector")?;
     let wrong = || {
         let found = field.data_type();
-        Error::invalid(format!(
-            "vector column `{name}` is {found}; expected FixedSizeList of Float32 or Float16"
-        ))
+        Error::invalid(format!("vector column `{name}` is {found}; expected FixedSizeList of Float32 or Float16"))
     };
     let DataType::FixedSizeList(item, dim) = field.data_type() else {
         return Err(wrong());
@@ -396,10 +327,7 @@ fn vector_column(arrow: &Schema, name: &str, options: &VectorOptions) -> Result<
         )));
     }
     if !(2..=128).contains(&options.m) {
-        return Err(Error::invalid(format!(
-            "vector column `{name}`: m is {}; it must be 2 to 128",
-            options.m
-        )));
+        return Err(Error::invalid(format!("vector column `{name}`: m is {}; it must be 2 to 128", options.m)));
     }
     if options.ef_construction < u32::from(options.m) || options.ef_construction > 10_000 {
         return Err(Error::invalid(format!(
@@ -407,32 +335,14 @@ fn vector_column(arrow: &Schema, name: &str, options: &VectorOptions) -> Result<
             options.ef_construction, options.m
         )));
     }
-    let VectorOptions {
-        metric,
-        m,
-        ef_construction,
-    } = *options;
-    Ok(VectorColumn {
-        index,
-        name: name.to_owned(),
-        dim,
-        element,
-        metric,
-        m,
-        ef_construction,
-    })
+    let VectorOptions { metric, m, ef_construction } = *options;
+    Ok(VectorColumn { index, name: name.to_owned(), dim, element, metric, m, ef_construction })
 }
 
 fn mark(field: &Field, index: usize, key: Option<&KeyColumn>, vectors: &[VectorColumn]) -> Field {
     let mut metadata = field.metadata().clone();
     metadata.retain(|name, _| {
-        ![
-            KEY_METADATA,
-            METRIC_METADATA,
-            M_METADATA,
-            EF_CONSTRUCTION_METADATA,
-        ]
-        .contains(&name.as_str())
+        ![KEY_METADATA, METRIC_METADATA, M_METADATA, EF_CONSTRUCTION_METADATA].contains(&name.as_str())
     });
     let mut field = field.clone();
     if key.is_some_and(|k| k.index == index) {
@@ -440,15 +350,9 @@ fn mark(field: &Field, index: usize, key: Option<&KeyColumn>, vectors: &[VectorC
         field = field.with_nullable(false);
     }
     if let Some(vector) = vectors.iter().find(|v| v.index == index) {
-        metadata.insert(
-            METRIC_METADATA.to_owned(),
-            metric_name(vector.metric).to_owned(),
-        );
+        metadata.insert(METRIC_METADATA.to_owned(), metric_name(vector.metric).to_owned());
         metadata.insert(M_METADATA.to_owned(), vector.m.to_string());
-        metadata.insert(
-            EF_CONSTRUCTION_METADATA.to_owned(),
-            vector.ef_construction.to_string(),
-        );
+        metadata.insert(EF_CONSTRUCTION_METADATA.to_owned(), vector.ef_construction.to_string());
     }
     field.with_metadata(metadata)
 }
@@ -466,9 +370,7 @@ fn plain_type(data_type: &DataType) -> DataType {
         DataType::LargeList(f) => DataType::LargeList(item(f)),
         DataType::FixedSizeList(f, n) => DataType::FixedSizeList(item(f), *n),
         DataType::Map(f, sorted) => DataType::Map(item(f), *sorted),
-        DataType::Struct(fields) => {
-            DataType::Struct(fields.iter().map(|f| plain_field(f)).collect::<Fields>())
-        }
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(|f| plain_field(f)).collect::<Fields>()),
         other => other.clone(),
     }
 }
@@ -492,9 +394,7 @@ pub fn parse_metric(name: &str) -> Result<Metric> {
         "l2" => Ok(Metric::L2),
         "cosine" => Ok(Metric::Cosine),
         "dot" => Ok(Metric::Dot),
-        other => Err(Error::invalid(format!(
-            "`{other}` is no metric; it must be l2, cosine or dot"
-        ))),
+        other => Err(Error::invalid(format!("`{other}` is no metric; it must be l2, cosine or dot"))),
     }
 }
 
@@ -558,11 +458,7 @@ pub fn vector_field(name: &str, element: &str, dim: i32) -> Field {
         "f16" => DataType::Float16,
         _ => DataType::Float64,
     };
-    Field::new(
-        name,
-        DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), dim),
-        true,
-    )
+    Field::new(name, DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), dim), true)
 }
 
 /// Builds what [`schema!`](crate::schema!) read; not for callers.
@@ -588,48 +484,26 @@ mod tests {
             key id: FixedSizeBinary(16), name: Utf8, vector a: [f32; 8] l2, vector b: [f16; 4] dot, n: Int32,
         }
         .expect("valid");
-        assert_eq!(
-            schema.key().expect("key").key_type,
-            KeyType::FixedSizeBinary(16)
-        );
-        let vectors: Vec<_> = schema
-            .vectors()
-            .iter()
-            .map(|v| (v.index, v.dim, v.element, v.metric))
-            .collect();
-        assert_eq!(
-            vectors,
-            [
-                (2, 8, VectorElement::F32, Metric::L2),
-                (3, 4, VectorElement::F16, Metric::Dot)
-            ]
-        );
+        assert_eq!(schema.key().expect("key").key_type, KeyType::FixedSizeBinary(16));
+        let vectors: Vec<_> = schema.vectors().iter().map(|v| (v.index, v.dim, v.element, v.metric)).collect();
+        assert_eq!(vectors, [(2, 8, VectorElement::F32, Metric::L2), (3, 4, VectorElement::F16, Metric::Dot)]);
         assert_eq!(schema.arrow().fields().len(), 5);
     }
 
     #[test]
     fn a_schema_survives_the_catalog() {
-        let schema =
-            crate::schema! { key id: Utf8, vector v: [f16; 3] cosine, t: Int16 }.expect("valid");
-        assert_eq!(
-            TableSchema::decode(&schema.encode()).expect("decodes"),
-            schema
-        );
+        let schema = crate::schema! { key id: Utf8, vector v: [f16; 3] cosine, t: Int16 }.expect("valid");
+        assert_eq!(TableSchema::decode(&schema.encode()).expect("decodes"), schema);
     }
 
     #[test]
     fn dictionaries_are_stored_as_their_values() {
         let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
         let list = DataType::List(Arc::new(Field::new_list_field(dictionary.clone(), true)));
-        let arrow = Schema::new(vec![
-            Field::new("d", dictionary, true),
-            Field::new("l", list, true),
-        ]);
+        let arrow = Schema::new(vec![Field::new("d", dictionary, true), Field::new("l", list, true)]);
         let schema = TableSchema::builder(arrow).build().expect("valid");
         assert_eq!(schema.stored().field(0).data_type(), &DataType::Utf8);
-        let DataType::List(item) = schema.stored().field(1).data_type() else {
-            panic!("a list")
-        };
+        let DataType::List(item) = schema.stored().field(1).data_type() else { panic!("a list") };
         assert_eq!(item.data_type(), &DataType::Utf8);
     }
 
@@ -643,10 +517,7 @@ mod tests {
             crate::schema! { key id: Int64, id: Utf8 },
             crate::schema! { key id: Int64, _seq: Utf8 },
         ];
-        for (result, part) in refused
-            .into_iter()
-            .zip(["`id`", "`v`", "`v`", "hamming", "`id`", "`_seq`"])
-        {
+        for (result, part) in refused.into_iter().zip(["`id`", "`v`", "`v`", "hamming", "`id`", "`_seq`"]) {
             let message = result.expect_err("refused").to_string();
             assert!(message.contains(part), "{message}");
         }

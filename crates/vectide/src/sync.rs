@@ -1,10 +1,15 @@
-//! Locks and threads behind a seam, so that loom can take their place (`--cfg vectide_loom`).
+//! Locks and atomics behind a seam, so that loom can take their place (`--cfg vectide_loom`).
 //!
-//! The watermark and the end marks use it; everything else takes parking_lot directly.
+//! The watermark and the end marks use it, whose interleavings loom tries; everything else takes parking_lot and std
+//! directly, and so do counters that only people read.
 
 #[cfg(not(vectide_loom))]
 pub(crate) use parking_lot::Mutex;
+#[cfg(not(vectide_loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+#[cfg(vectide_loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(vectide_loom)]
 pub(crate) use modelled::Mutex;
 

@@ -200,8 +200,7 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
                 let offset = at + half * K::WIDTH;
                 let x = A::load(k, a.add(offset));
                 for row in 0..4 {
-                    sums[row][half] =
-                        T::step(k, x, B::load(k, b[row].add(offset)), sums[row][half]);
+                    sums[row][half] = T::step(k, x, B::load(k, b[row].add(offset)), sums[row][half]);
                 }
             }
             at += 2 * K::WIDTH;
@@ -247,13 +246,7 @@ fn from_dot(metric: Metric, dot: f32, scale: f32) -> f32 {
 /// The distance between `a` and `b`. `scale` is the product of the inverse norms
 /// of the two, where they are not normalised already; only cosine looks at it.
 #[inline(always)]
-pub(crate) fn distance<K: Kernel, A: Element, B: Element>(
-    k: K,
-    metric: Metric,
-    a: &[A],
-    b: &[B],
-    scale: f32,
-) -> f32 {
+pub(crate) fn distance<K: Kernel, A: Element, B: Element>(k: K, metric: Metric, a: &[A], b: &[B], scale: f32) -> f32 {
     match metric {
         Metric::L2 => finite(one::<SquaredDifference, K, A, B>(k, a, b)),
         Metric::Cosine | Metric::Dot => from_dot(metric, one::<Product, K, A, B>(k, a, b), scale),
@@ -291,11 +284,7 @@ pub(crate) fn inverse_norm<K: Kernel, E: Element>(k: K, vector: &[E]) -> f32 {
     }
     // Beyond f32's range when squared, though the elements are within it.
     let squared: f64 = vector.iter().map(|e| f64::from(e.to_f32()).powi(2)).sum();
-    if squared == 0.0 {
-        0.0
-    } else {
-        (1.0 / squared.sqrt()).min(f64::from(f32::MAX)) as f32
-    }
+    if squared == 0.0 { 0.0 } else { (1.0 / squared.sqrt()).min(f64::from(f32::MAX)) as f32 }
 }
 
 /// Asks for the cache line at `at`; a hint, valid for any address.

@@ -96,11 +96,7 @@ mod tests {
         for bits in 0..=u16::MAX {
             let half = half::f16::from_bits(bits);
             if half.is_finite() {
-                assert_eq!(
-                    widen(half).to_bits(),
-                    half.to_f32().to_bits(),
-                    "{bits:#06x}"
-                );
+                assert_eq!(widen(half).to_bits(), half.to_f32().to_bits(), "{bits:#06x}");
             }
         }
     }

@@ -36,19 +36,13 @@ impl<A: Element, B: Element> Task for Measure<'_, A, B> {
     #[inline(always)]
     fn run<K: Kernel>(self, k: K) -> Self::Output {
         let one = distance(k, self.metric, self.a, self.b[0], self.scale);
-        (
-            one,
-            distance_four(k, self.metric, self.a, self.b, [self.scale; 4]),
-        )
+        (one, distance_four(k, self.metric, self.a, self.b, [self.scale; 4]))
     }
 }
 
 /// The distance in f64, and how far off a kernel may be.
 fn oracle<A: Element, B: Element>(metric: Metric, a: &[A], b: &[B], scale: f32) -> (f64, f64) {
-    let pairs = a
-        .iter()
-        .zip(b)
-        .map(|(x, y)| (f64::from(x.to_f32()), f64::from(y.to_f32())));
+    let pairs = a.iter().zip(b).map(|(x, y)| (f64::from(x.to_f32()), f64::from(y.to_f32())));
     let terms: Vec<f64> = match metric {
         Metric::L2 => pairs.map(|(x, y)| (x - y) * (x - y)).collect(),
         Metric::Cosine | Metric::Dot => pairs.map(|(x, y)| x * y).collect(),
@@ -72,17 +66,8 @@ fn check<A: Element, B: Element>(a: &[A], b: [&[B]; 4]) {
     for metric in METRICS {
         let scale = 0.37 / a.len() as f32;
         for isa in Isa::available() {
-            let (one, four) = isa.run(Measure {
-                metric,
-                a,
-                b,
-                scale,
-            });
-            assert_eq!(
-                one.to_bits(),
-                four[0].to_bits(),
-                "the same alone as among four"
-            );
+            let (one, four) = isa.run(Measure { metric, a, b, scale });
+            assert_eq!(one.to_bits(), four[0].to_bits(), "the same alone as among four");
             let measured = std::iter::once((one, b[0])).chain(four.into_iter().zip(b));
             for (got, row) in measured {
                 let (expected, slack) = oracle(metric, a, row, scale);
@@ -133,15 +118,7 @@ fn rows_are_read_at_any_offset() {
         let row = &values[start..start + 37];
         check(row, [&values[20..57], row, &values[1..38], &values[40..77]]);
         let row = &half_values[start..start + 37];
-        check(
-            row,
-            [
-                &half_values[20..57],
-                row,
-                &half_values[1..38],
-                &half_values[40..77],
-            ],
-        );
+        check(row, [&half_values[20..57], row, &half_values[1..38], &half_values[40..77]]);
     }
 }
 
@@ -153,16 +130,8 @@ fn an_overflow_is_the_largest_distance_never_nan() {
         for metric in METRICS {
             for b in [&huge, &tiny] {
                 let rows = [&b[..]; 4];
-                let (one, four) = isa.run(Measure {
-                    metric,
-                    a: &huge[..],
-                    b: rows,
-                    scale: 1.0,
-                });
-                assert!(
-                    one.is_finite() && four.iter().all(|d| d.is_finite()),
-                    "{metric:?}"
-                );
+                let (one, four) = isa.run(Measure { metric, a: &huge[..], b: rows, scale: 1.0 });
+                assert!(one.is_finite() && four.iter().all(|d| d.is_finite()), "{metric:?}");
             }
         }
     }
@@ -183,18 +152,10 @@ impl Task for InverseNorm<'_> {
 fn norms_hold_over_all_of_f32s_range() {
     for scale in [1e-38f32, 1e-25, 1.0, 1e25, 1e37] {
         let row: Vec<f32> = vector(50, 9).iter().map(|v| v * scale).collect();
-        let exact = row
-            .iter()
-            .map(|v| f64::from(*v).powi(2))
-            .sum::<f64>()
-            .sqrt();
+        let exact = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
         for isa in Isa::available() {
             let got = f64::from(isa.run(InverseNorm(&row)));
-            assert!(
-                (got * exact - 1.0).abs() < 1e-5,
-                "{} at {scale}: {got}",
-                isa.name()
-            );
+            assert!((got * exact - 1.0).abs() < 1e-5, "{} at {scale}: {got}", isa.name());
         }
     }
     assert_eq!(Isa::SCALAR.run(InverseNorm(&[0.0; 9])), 0.0);

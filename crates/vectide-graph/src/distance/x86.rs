@@ -31,9 +31,7 @@ impl Avx512 {
 
     #[inline]
     pub(super) fn run<T: Task>(self, task: T) -> T::Output {
-        #[target_feature(
-            enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt"
-        )]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
         fn with_features<T: Task>(kernel: Avx512, task: T) -> T::Output {
             task.run(kernel)
         }
@@ -209,10 +207,7 @@ impl Kernel for Avx2 {
     fn sum(self, lanes: __m256) -> f32 {
         // SAFETY: the token proves the features.
         unsafe {
-            let four = _mm_add_ps(
-                _mm256_castps256_ps128(lanes),
-                _mm256_extractf128_ps::<1>(lanes),
-            );
+            let four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             let one = _mm_add_ss(two, _mm_shuffle_ps::<1>(two, two));
             _mm_cvtss_f32(one)

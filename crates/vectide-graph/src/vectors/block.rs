@@ -77,15 +77,7 @@ impl<E: Element> VectorBlock<E> {
                 nulls[row / 64] |= 1u64 << (row % 64);
             }
         }
-        let mut block = Self {
-            values,
-            dim: width,
-            metric,
-            rows,
-            inv_norms: Vec::new(),
-            nulls,
-            copied,
-        };
+        let mut block = Self { values, dim: width, metric, rows, inv_norms: Vec::new(), nulls, copied };
         if metric == Metric::Cosine {
             block.inv_norms = Isa::detect().run(InverseNorms(&block));
         }
@@ -99,9 +91,7 @@ impl<E: Element> VectorBlock<E> {
 
     #[inline]
     pub(super) fn is_null(&self, row: usize) -> bool {
-        self.nulls
-            .get(row / 64)
-            .is_some_and(|word| word >> (row % 64) & 1 == 1)
+        self.nulls.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 == 1)
     }
 
     #[inline]
@@ -121,11 +111,7 @@ impl<E: Element> Task for InverseNorms<'_, E> {
         let block = self.0;
         let mut norms = Vec::with_capacity(block.rows as usize);
         for row in 0..block.rows as usize {
-            norms.push(if block.is_null(row) {
-                0.0
-            } else {
-                inverse_norm(k, block.row(row))
-            });
+            norms.push(if block.is_null(row) { 0.0 } else { inverse_norm(k, block.row(row)) });
         }
         norms
     }

@@ -37,20 +37,14 @@ impl Nulls {
     /// are few. A look-up costs a binary search.
     pub fn ids(mut ids: Vec<u32>) -> Self {
         ids.sort_unstable();
-        Self(if ids.is_empty() {
-            NullRows::None
-        } else {
-            NullRows::Ids(ids)
-        })
+        Self(if ids.is_empty() { NullRows::None } else { NullRows::Ids(ids) })
     }
 
     #[inline(always)]
     fn contains(&self, id: u32) -> bool {
         match &self.0 {
             NullRows::None => false,
-            NullRows::Validity(bits) => bits
-                .get(id as usize / 8)
-                .is_none_or(|byte| byte >> (id % 8) & 1 == 0),
+            NullRows::Validity(bits) => bits.get(id as usize / 8).is_none_or(|byte| byte >> (id % 8) & 1 == 0),
             NullRows::Ids(ids) => ids.binary_search(&id).is_ok(),
         }
     }
@@ -82,19 +76,11 @@ impl<E: Element> ChunkedVectors<E> {
         nulls: Nulls,
     ) -> Result<Self, GraphError> {
         if dim == 0 {
-            return Err(GraphError::Setting {
-                name: "dim",
-                expected: "at least 1",
-                got: 0,
-            });
+            return Err(GraphError::Setting { name: "dim", expected: "at least 1", got: 0 });
         }
         if !chunk_rows.is_power_of_two() {
             let (name, expected) = ("chunk_rows", "a power of two");
-            return Err(GraphError::Setting {
-                name,
-                expected,
-                got: chunk_rows.into(),
-            });
+            return Err(GraphError::Setting { name, expected, got: chunk_rows.into() });
         }
         let width = dim as usize;
         let full = width * chunk_rows as usize;
@@ -115,21 +101,10 @@ impl<E: Element> ChunkedVectors<E> {
         if let NullRows::Validity(bits) = &nulls.0
             && bits.len() < rows.div_ceil(8)
         {
-            return Err(length(
-                "the validity bitmap, in bytes",
-                rows.div_ceil(8),
-                bits.len(),
-            ));
+            return Err(length("the validity bitmap, in bytes", rows.div_ceil(8), bits.len()));
         }
         let chunk_shift = chunk_rows.trailing_zeros();
-        Ok(Self {
-            dim: width,
-            len,
-            chunk_shift,
-            chunks,
-            nulls,
-            inv_norms: None,
-        })
+        Ok(Self { dim: width, len, chunk_shift, chunks, nulls, inv_norms: None })
     }
 
     /// Adds the inverse norms, `[len] f32`, little-endian, as a frozen graph
@@ -137,17 +112,10 @@ impl<E: Element> ChunkedVectors<E> {
     ///
     /// # Errors
     /// [`GraphError::Length`] unless there is one per row.
-    pub fn with_inv_norms(
-        mut self,
-        inv_norms: impl AsRef<[u8]> + Send + Sync + 'static,
-    ) -> Result<Self, GraphError> {
+    pub fn with_inv_norms(mut self, inv_norms: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, GraphError> {
         let inv_norms = Shared::new(inv_norms);
         if inv_norms.len() != 4 * self.len as usize {
-            return Err(length(
-                "the inverse norms, in bytes",
-                4 * self.len as usize,
-                inv_norms.len(),
-            ));
+            return Err(length("the inverse norms, in bytes", 4 * self.len as usize, inv_norms.len()));
         }
         self.inv_norms = Some(inv_norms);
         Ok(self)
@@ -155,11 +123,7 @@ impl<E: Element> ChunkedVectors<E> {
 }
 
 fn length(what: &'static str, expected: usize, got: usize) -> GraphError {
-    GraphError::Length {
-        what,
-        expected: expected as u64,
-        got: got as u64,
-    }
+    GraphError::Length { what, expected: expected as u64, got: got as u64 }
 }
 
 impl<E: Element> Vectors for ChunkedVectors<E> {

@@ -24,10 +24,7 @@ pub struct VectorRow<'a, E> {
 
 impl<E> Default for VectorRow<'_, E> {
     fn default() -> Self {
-        Self {
-            values: &[],
-            inv_norm: 1.0,
-        }
+        Self { values: &[], inv_norm: 1.0 }
     }
 }
 

@@ -69,11 +69,7 @@ struct Chunk<E> {
 impl<E: Element> Chunk<E> {
     fn allocate(capacity: usize) -> Self {
         let mut memory = ManuallyDrop::new(Vec::<E>::with_capacity(capacity));
-        Self {
-            at: memory.as_mut_ptr(),
-            capacity: memory.capacity(),
-            used: 0,
-        }
+        Self { at: memory.as_mut_ptr(), capacity: memory.capacity(), used: 0 }
     }
 
     /// Copies a row to the end; `None` when it does not fit.
@@ -113,21 +109,14 @@ impl<E: Element> VectorTable<E> {
     /// [`GraphError::Setting`] for a dimension of 0.
     pub fn new(dim: u32, metric: Metric) -> Result<Self, GraphError> {
         if dim == 0 {
-            return Err(GraphError::Setting {
-                name: "dim",
-                expected: "at least 1",
-                got: 0,
-            });
+            return Err(GraphError::Setting { name: "dim", expected: "at least 1", got: 0 });
         }
         Ok(Self {
             dim: dim as usize,
             metric,
             segments: Segments::new(),
             len: AtomicU32::new(0),
-            appender: Mutex::new(Appender {
-                chunks: Vec::new(),
-                owners: Vec::new(),
-            }),
+            appender: Mutex::new(Appender { chunks: Vec::new(), owners: Vec::new() }),
             bookkeeping_bytes: AtomicUsize::new(0),
             arena_bytes: AtomicUsize::new(0),
         })
@@ -173,8 +162,7 @@ impl<E: Element> VectorTable<E> {
             let owner_bytes = block.values.owner_bytes();
             appender.owners.push(block.values);
             let grown = appender.owners.capacity() - before;
-            self.bookkeeping_bytes
-                .fetch_add(owner_bytes + grown * size_of::<Shared<E>>(), Relaxed);
+            self.bookkeeping_bytes.fetch_add(owner_bytes + grown * size_of::<Shared<E>>(), Relaxed);
         }
         // ORDERING: Release pairs with the Acquire in `len`: a reader that sees
         // the length sees every row below it.
@@ -184,10 +172,7 @@ impl<E: Element> VectorTable<E> {
 
     /// Bytes in use; two atomic loads, from any thread.
     pub fn memory_bytes(&self) -> VectorTableBytes {
-        VectorTableBytes {
-            bookkeeping: self.bookkeeping_bytes.load(Relaxed),
-            arena: self.arena_bytes.load(Relaxed),
-        }
+        VectorTableBytes { bookkeeping: self.bookkeeping_bytes.load(Relaxed), arena: self.arena_bytes.load(Relaxed) }
     }
 
     fn copy(&self, appender: &mut Appender<E>, row: &[E]) -> *mut E {
@@ -197,17 +182,14 @@ impl<E: Element> VectorTable<E> {
         let doubled = FIRST_CHUNK_BYTES << appender.chunks.len().min(8);
         let elements = doubled.min(CHUNK_BYTES) / size_of::<E>();
         let mut chunk = Chunk::allocate(elements.max(row.len()));
-        self.arena_bytes
-            .fetch_add(chunk.capacity * size_of::<E>(), Relaxed);
+        self.arena_bytes.fetch_add(chunk.capacity * size_of::<E>(), Relaxed);
         let at = chunk.push(row).expect("a new chunk holds at least a row");
         appender.chunks.push(chunk);
         at
     }
 
     fn publish_row(&self, id: usize, at: *mut E, inv_norm: Option<f32>) {
-        let segment = self
-            .segments
-            .get_or_make(id / SEGMENT_ROWS, || self.new_segment());
+        let segment = self.segments.get_or_make(id / SEGMENT_ROWS, || self.new_segment());
         let slot = id % SEGMENT_ROWS;
         if let (Some(norm), Some(value)) = (segment.inv_norms.get(slot), inv_norm) {
             // ORDERING: Relaxed; the pointer's Release store below publishes it.
@@ -219,20 +201,13 @@ impl<E: Element> VectorTable<E> {
     }
 
     fn new_segment(&self) -> Segment<E> {
-        let norms = if self.metric == Metric::Cosine {
-            SEGMENT_ROWS
-        } else {
-            0
-        };
+        let norms = if self.metric == Metric::Cosine { SEGMENT_ROWS } else { 0 };
         let segment = Segment {
-            rows: (0..SEGMENT_ROWS)
-                .map(|_| AtomicPtr::new(ptr::null_mut()))
-                .collect(),
+            rows: (0..SEGMENT_ROWS).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
             inv_norms: (0..norms).map(|_| AtomicU32::new(0)).collect(),
         };
         let bytes = size_of_val(&*segment.rows) + size_of_val(&*segment.inv_norms);
-        self.bookkeeping_bytes
-            .fetch_add(bytes + size_of::<Segment<E>>(), Relaxed);
+        self.bookkeeping_bytes.fetch_add(bytes + size_of::<Segment<E>>(), Relaxed);
         segment
     }
 }

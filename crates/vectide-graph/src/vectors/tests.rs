@@ -97,10 +97,7 @@ fn single_rows_cost_little_more_than_themselves() {
     let one = VectorTable::<f32>::new(8, Metric::L2).expect("a dimension");
     let block = VectorBlock::copied(vec![0.0f32; 8], 8, Metric::L2, None);
     one.append(block.expect("a row")).expect("room");
-    assert!(
-        one.memory_bytes().arena <= 8 << 10,
-        "a small table stays small"
-    );
+    assert!(one.memory_bytes().arena <= 8 << 10, "a small table stays small");
 }
 
 #[test]
@@ -108,19 +105,9 @@ fn blocks_that_do_not_fit_the_table_are_refused() {
     let table = VectorTable::<f32>::new(4, Metric::L2).expect("a dimension");
     let block = VectorBlock::copied(vec![0.0f32; 8], 4, Metric::Dot, None).expect("two rows");
     let refused = table.append(block).expect_err("another metric").to_string();
-    assert_eq!(
-        refused,
-        "the block of vectors has dimension 4, Dot, but the graph has dimension 4, L2"
-    );
+    assert_eq!(refused, "the block of vectors has dimension 4, Dot, but the graph has dimension 4, L2");
     let ragged = VectorBlock::copied(vec![0.0f32; 7], 4, Metric::L2, None);
-    assert!(matches!(
-        ragged,
-        Err(GraphError::Length {
-            expected: 4,
-            got: 7,
-            ..
-        })
-    ));
+    assert!(matches!(ragged, Err(GraphError::Length { expected: 4, got: 7, .. })));
     assert_eq!(table.len(), 0);
 }
 
@@ -173,24 +160,15 @@ fn chunks_are_read_by_id_with_their_nulls_and_norms() {
 #[test]
 fn chunks_of_wrong_length_are_refused() {
     let refuse = |chunks: Vec<Vec<f32>>, nulls| {
-        ChunkedVectors::new(3, 4, chunks, nulls)
-            .err()
-            .expect("a wrong length")
-            .to_string()
+        ChunkedVectors::new(3, 4, chunks, nulls).err().expect("a wrong length").to_string()
     };
-    assert_eq!(
-        refuse(vec![rows(3, 3), rows(1, 3)], Nulls::none()),
-        "expected 12 elements (a chunk of vectors), got 9"
-    );
+    assert_eq!(refuse(vec![rows(3, 3), rows(1, 3)], Nulls::none()), "expected 12 elements (a chunk of vectors), got 9");
     assert_eq!(
         refuse(vec![rows(4, 3), rows(5, 3)], Nulls::none()),
         "expected 12 elements (the last chunk of vectors), got 15"
     );
     assert_eq!(
-        refuse(
-            vec![rows(4, 3), rows(4, 3), rows(1, 3)],
-            Nulls::validity(vec![0u8])
-        ),
+        refuse(vec![rows(4, 3), rows(4, 3), rows(1, 3)], Nulls::validity(vec![0u8])),
         "expected 2 elements (the validity bitmap, in bytes), got 1"
     );
     let vectors = ChunkedVectors::new(3, 4, vec![rows(2, 3)], Nulls::none()).expect("two rows");

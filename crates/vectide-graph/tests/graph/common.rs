@@ -44,30 +44,20 @@ impl Rows {
 pub fn read_arrow(path: &Path) -> Rows {
     let file = std::fs::File::open(path).expect("the file is there");
     let reader = arrow_ipc::reader::FileReader::try_new(file, None).expect("an Arrow file");
-    let mut rows = Rows {
-        dim: 0,
-        values: Vec::new(),
-    };
+    let mut rows = Rows { dim: 0, values: Vec::new() };
     for batch in reader {
         let batch = batch.expect("an intact batch");
-        let list = batch
-            .column_by_name("vec")
-            .expect("a column of vectors")
-            .as_fixed_size_list();
+        let list = batch.column_by_name("vec").expect("a column of vectors").as_fixed_size_list();
         rows.dim = list.value_length() as usize;
         let halves = list.values().as_primitive::<Float16Type>();
-        rows.values
-            .extend(halves.values().iter().map(|h| h.to_f32()));
+        rows.values.extend(halves.values().iter().map(|h| h.to_f32()));
     }
     rows
 }
 
 /// The 25,000 shipped GloVe words, 100-d, not normalised.
 pub fn glove() -> Rows {
-    read_arrow(Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../data/glove-100d-25k.arrow"
-    )))
+    read_arrow(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/glove-100d-25k.arrow")))
 }
 
 /// A small generator of its own, so that data replays (splitmix64).
@@ -104,9 +94,7 @@ pub fn clustered(rows: usize, dim: usize, clusters: usize, inner: usize, seed: u
     let mut random = Random(seed ^ 1);
     for _ in 0..rows {
         let cluster = random.next() as usize % clusters;
-        let weights: Vec<f32> = (0..inner)
-            .map(|_| random.normal() / (inner as f32).sqrt())
-            .collect();
+        let weights: Vec<f32> = (0..inner).map(|_| random.normal() / (inner as f32).sqrt()).collect();
         for at in 0..dim {
             let mut value = centres[cluster * dim + at] + 0.05 * random.unit();
             for (n, weight) in weights.iter().enumerate() {

@@ -2,9 +2,7 @@
 
 use crate::common;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vectide_graph::{
-    Graph, Metric, Params, Query, Scratch, VectorBlock, VectorTable, Vectors, exact, search,
-};
+use vectide_graph::{Graph, Metric, Params, Query, Scratch, VectorBlock, VectorTable, Vectors, exact, search};
 
 #[test]
 fn no_search_beside_inserts_is_empty_or_misses_what_was_inserted() {
@@ -71,21 +69,10 @@ fn graph_and_tail_together_hold_every_row_at_any_time() {
             let query = Query::new(Metric::L2, 16, rows.row(id)).expect("a query");
             let tail = graph.prefix()..table.len();
             let mut hits = exact(&table, &query, tail, &|_| true, 1, &mut scratch);
-            hits.extend(search(
-                &graph,
-                &table,
-                &query,
-                1,
-                64,
-                &|_| true,
-                &mut scratch,
-            ));
+            hits.extend(search(&graph, &table, &query, 1, 64, &|_| true, &mut scratch));
             missed += usize::from(hits.iter().min().map(|hit| hit.id as usize) != Some(id));
         }
-        assert!(
-            missed <= 3,
-            "{missed} of 300 rows were not their own nearest"
-        );
+        assert!(missed <= 3, "{missed} of 300 rows were not their own nearest");
     });
 }
 
@@ -94,12 +81,7 @@ fn levels_above_the_entry_point_raised_at_once_keep_the_graph_whole() {
     // With m = 2, half of the nodes rise above level 0: the entry point moves often.
     for seed in 0..20 {
         let table = common::clustered(300, 8, 5, 3, seed).table(Metric::L2);
-        let params = Params {
-            m: 2,
-            seed,
-            ef_construction: 16,
-            ..Params::new(8, Metric::L2)
-        };
+        let params = Params { m: 2, seed, ef_construction: 16, ..Params::new(8, Metric::L2) };
         let graph = Graph::new(params).expect("valid settings");
         std::thread::scope(|scope| {
             for worker in 0..4u32 {

@@ -3,9 +3,7 @@
 use crate::common;
 use std::cell::RefCell;
 use std::collections::HashSet;
-use vectide_graph::{
-    Graph, Metric, Params, Query, Scratch, VectorTable, Vectors, exact, exact_of, search,
-};
+use vectide_graph::{Graph, Metric, Params, Query, Scratch, VectorTable, Vectors, exact, exact_of, search};
 
 fn build(rows: &common::Rows) -> (VectorTable<f32>, Graph) {
     let table = rows.table(Metric::L2);
@@ -50,10 +48,7 @@ fn a_filter_of_any_selectivity_fills_k() {
         assert!(hits.iter().all(|hit| matches(hit.id)));
         let ids = (0..4_000).rev().filter(|id| id % every == 0);
         let truth = exact_of(&table, &query, ids, &|_| true, 10, &mut scratch);
-        assert_eq!(
-            truth,
-            exact(&table, &query, 0..4_000, &matches, 10, &mut scratch)
-        );
+        assert_eq!(truth, exact(&table, &query, 0..4_000, &matches, 10, &mut scratch));
         if expected < 10 {
             assert_eq!(hits, truth, "all matches are hits, in order");
         }
@@ -71,18 +66,11 @@ fn a_filter_that_nothing_passes_ends_with_no_hits() {
         false
     };
     let mut scratch = Scratch::new();
-    assert_eq!(
-        search(&graph, &table, &query, 5, 5, &refuse, &mut scratch),
-        []
-    );
+    assert_eq!(search(&graph, &table, &query, 5, 5, &refuse, &mut scratch), []);
     let mut asked = asked.into_inner();
     asked.sort_unstable();
     assert_eq!(asked, (0..500).collect::<Vec<u32>>(), "each node once");
-    assert_eq!(
-        search(&graph, &table, &query, 0, 5, &|_| true, &mut scratch),
-        [],
-        "k = 0"
-    );
+    assert_eq!(search(&graph, &table, &query, 0, 5, &|_| true, &mut scratch), [], "k = 0");
 }
 
 #[test]
@@ -96,15 +84,7 @@ fn exact_scans_keep_the_nearest_of_any_range() {
     assert!(all.is_sorted());
     for (from, to) in [(0, 1), (3, 200), (299, 300), (150, 150), (290, 900)] {
         let within = |id: u32| (from..to).contains(&id);
-        let expected: Vec<_> = all
-            .iter()
-            .filter(|hit| within(hit.id))
-            .take(7)
-            .copied()
-            .collect();
-        assert_eq!(
-            exact(&table, &query, from..to, &|_| true, 7, &mut scratch),
-            expected
-        );
+        let expected: Vec<_> = all.iter().filter(|hit| within(hit.id)).take(7).copied().collect();
+        assert_eq!(exact(&table, &query, from..to, &|_| true, 7, &mut scratch), expected);
     }
 }

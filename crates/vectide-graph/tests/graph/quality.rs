@@ -2,8 +2,7 @@
 
 use crate::common::{self, Random, Rows};
 use vectide_graph::{
-    Graph, Isa, Metric, Params, Query, Scratch, VectorBlock, VectorTable, Vectors, exact, pairwise,
-    search,
+    Graph, Isa, Metric, Params, Query, Scratch, VectorBlock, VectorTable, Vectors, exact, pairwise, search,
 };
 
 /// A graph over all rows of a table, built by one thread.
@@ -42,10 +41,7 @@ fn recall_at_10(graph: &Graph, table: &impl Vectors, queries: &Rows, ef: usize) 
         let hits = search(graph, table, &query, 10, ef, &|_| true, &mut scratch);
         assert!(hits.is_sorted(), "nearest first");
         found += hits.iter().filter(|hit| truth.contains(hit)).count();
-        assert!(
-            hits.iter()
-                .all(|hit| pairwise(table, &query, hit.id, &mut scratch) == Some(hit.distance))
-        );
+        assert!(hits.iter().all(|hit| pairwise(table, &query, hit.id, &mut scratch) == Some(hit.distance)));
     }
     found as f64 / (10 * queries.len()) as f64
 }
@@ -69,10 +65,7 @@ fn all_raw_glove_rows_stay_reachable_under_l2_with_four_workers() {
     let graph = build_in_parallel(&table, Params::new(100, Metric::L2), 4);
     assert_eq!(graph.unreachable(), []);
     let report = graph.repair(&table, &mut Scratch::new());
-    assert_eq!(
-        (report.nodes, report.unreachable, report.linked),
-        (25_000, 0, 0)
-    );
+    assert_eq!((report.nodes, report.unreachable, report.linked), (25_000, 0, 0));
 }
 
 #[test]
@@ -102,19 +95,12 @@ fn dot_products_of_very_different_norms_are_found() {
 #[test]
 fn half_precision_rows_are_found_like_full_ones() {
     let (rows, queries) = common::glove().split(5_000);
-    let halves: Vec<half::f16> = rows
-        .values
-        .iter()
-        .map(|v| half::f16::from_f32(*v))
-        .collect();
+    let halves: Vec<half::f16> = rows.values.iter().map(|v| half::f16::from_f32(*v)).collect();
     let table = VectorTable::new(100, Metric::Cosine).expect("a dimension");
     let block = VectorBlock::borrowed(halves, 100, Metric::Cosine, None).expect("whole rows");
     table.append(block).expect("room");
     let graph = build(&table, Params::new(100, Metric::Cosine));
-    let queries = Rows {
-        dim: 100,
-        values: queries.values[..200 * 100].to_vec(),
-    };
+    let queries = Rows { dim: 100, values: queries.values[..200 * 100].to_vec() };
     let recall = recall_at_10(&graph, &table, &queries, 100);
     assert!(recall >= 0.97, "{recall}");
 }
@@ -122,10 +108,7 @@ fn half_precision_rows_are_found_like_full_ones() {
 #[test]
 fn every_instruction_level_builds_a_graph_of_the_same_quality() {
     let (rows, queries) = common::glove().split(3_000);
-    let queries = Rows {
-        dim: 100,
-        values: queries.values[..100 * 100].to_vec(),
-    };
+    let queries = Rows { dim: 100, values: queries.values[..100 * 100].to_vec() };
     let table = rows.table(Metric::Cosine);
     for isa in Isa::available() {
         let graph = Graph::new(Params::new(100, Metric::Cosine)).expect("valid settings");
@@ -148,28 +131,11 @@ fn near_copies_and_far_rows_are_all_found() {
         values.extend(centre.iter().map(|c| c + spread * random.normal()));
     }
     for metric in [Metric::L2, Metric::Cosine] {
-        let rows = Rows {
-            dim: 32,
-            values: values.clone(),
-        };
+        let rows = Rows { dim: 32, values: values.clone() };
         let table = rows.table(metric);
-        let graph = build(
-            &table,
-            Params {
-                m: 48,
-                ..Params::new(32, metric)
-            },
-        );
+        let graph = build(&table, Params { m: 48, ..Params::new(32, metric) });
         let query = Query::new(metric, 32, &centre).expect("a query");
-        let hits = search(
-            &graph,
-            &table,
-            &query,
-            80,
-            160,
-            &|_| true,
-            &mut Scratch::new(),
-        );
+        let hits = search(&graph, &table, &query, 80, 160, &|_| true, &mut Scratch::new());
         let mut ids: Vec<u32> = hits.iter().map(|hit| hit.id).collect();
         ids.sort_unstable();
         assert_eq!(ids, (0..80).collect::<Vec<u32>>(), "{metric:?}");
@@ -178,28 +144,14 @@ fn near_copies_and_far_rows_are_all_found() {
 
 #[test]
 fn thousands_of_identical_vectors_are_all_reachable_and_found() {
-    let rows = Rows {
-        dim: 8,
-        values: vec![0.5; 8 * 5_000],
-    };
+    let rows = Rows { dim: 8, values: vec![0.5; 8 * 5_000] };
     for m in [2, 16] {
         let table = rows.table(Metric::Cosine);
-        let params = Params {
-            m,
-            ..Params::new(8, Metric::Cosine)
-        };
+        let params = Params { m, ..Params::new(8, Metric::Cosine) };
         let graph = build_in_parallel(&table, params, 2);
         assert_eq!(graph.unreachable(), [], "m = {m}");
         let query = Query::new(Metric::Cosine, 8, &[0.5; 8]).expect("a query");
-        let hits = search(
-            &graph,
-            &table,
-            &query,
-            5_000,
-            5_000,
-            &|_| true,
-            &mut Scratch::new(),
-        );
+        let hits = search(&graph, &table, &query, 5_000, 5_000, &|_| true, &mut Scratch::new());
         assert_eq!(hits.len(), 5_000, "m = {m}");
     }
 }
@@ -209,13 +161,7 @@ fn ef_as_large_as_the_graph_finds_exactly_the_nearest() {
     let (rows, queries) = common::clustered(1_550, 24, 30, 4, 9).split(1_500);
     for metric in [Metric::L2, Metric::Dot] {
         let table = rows.table(metric);
-        let graph = build(
-            &table,
-            Params {
-                m: 4,
-                ..Params::new(24, metric)
-            },
-        );
+        let graph = build(&table, Params { m: 4, ..Params::new(24, metric) });
         let recall = recall_at_10(&graph, &table, &queries, 1_500);
         assert_eq!(recall, 1.0, "{metric:?}");
     }
@@ -223,29 +169,17 @@ fn ef_as_large_as_the_graph_finds_exactly_the_nearest() {
 
 #[test]
 fn distances_are_those_of_the_metric_in_the_rows_own_scale() {
-    let table = Rows {
-        dim: 2,
-        values: vec![3.0, 4.0, 0.0, 2.0],
-    }
-    .table(Metric::Cosine);
+    let table = Rows { dim: 2, values: vec![3.0, 4.0, 0.0, 2.0] }.table(Metric::Cosine);
     let query = Query::new(Metric::Cosine, 2, &[0.0, 10.0]).expect("a query");
     let mut scratch = Scratch::new();
     let near = |got: Option<f32>, expected: f32| (got.expect("a row") - expected).abs() < 1e-6;
     assert!(near(pairwise(&table, &query, 0, &mut scratch), 0.2));
     assert!(near(pairwise(&table, &query, 1, &mut scratch), 0.0));
     assert_eq!(pairwise(&table, &query, 2, &mut scratch), None);
-    let table = Rows {
-        dim: 2,
-        values: vec![3.0, 4.0],
-    }
-    .table(Metric::L2);
+    let table = Rows { dim: 2, values: vec![3.0, 4.0] }.table(Metric::L2);
     let query = Query::new(Metric::L2, 2, &[0.0, 0.0]).expect("a query");
     assert_eq!(pairwise(&table, &query, 0, &mut scratch), Some(25.0));
-    let table = Rows {
-        dim: 2,
-        values: vec![3.0, 4.0],
-    }
-    .table(Metric::Dot);
+    let table = Rows { dim: 2, values: vec![3.0, 4.0] }.table(Metric::Dot);
     let query = Query::new(Metric::Dot, 2, &[1.0, 2.0]).expect("a query");
     assert_eq!(pairwise(&table, &query, 0, &mut scratch), Some(-10.0));
 }
@@ -253,15 +187,10 @@ fn distances_are_those_of_the_metric_in_the_rows_own_scale() {
 #[test]
 fn a_build_replays_bit_for_bit() {
     let table = common::clustered(3_000, 16, 20, 4, 2).table(Metric::L2);
-    let params = Params {
-        seed: 42,
-        ..Params::new(16, Metric::L2)
-    };
+    let params = Params { seed: 42, ..Params::new(16, Metric::L2) };
     let bytes = |graph: &Graph| {
         let frozen = graph.freeze(&table).expect("settled");
-        frozen
-            .chunks(vectide_graph::Section::BaseLinks)
-            .collect::<Vec<_>>()
+        frozen.chunks(vectide_graph::Section::BaseLinks).collect::<Vec<_>>()
     };
     assert_eq!(bytes(&build(&table, params)), bytes(&build(&table, params)));
 }
@@ -278,31 +207,17 @@ fn rows_may_come_in_any_order_and_null_rows_only_move_the_prefix() {
     for id in (1..3_000).rev() {
         let added = graph.insert(&table, id, &mut scratch).expect("a row");
         assert_eq!(added, valid(id as usize));
-        assert!(
-            !graph.insert(&table, id, &mut scratch).expect("a row"),
-            "inserted before"
-        );
+        assert!(!graph.insert(&table, id, &mut scratch).expect("a row"), "inserted before");
     }
     assert_eq!(graph.prefix(), 0);
     graph.insert(&table, 0, &mut scratch).expect("a row");
     assert_eq!(graph.prefix(), 3_000);
-    assert_eq!(
-        graph.len() as usize,
-        (0..3_000).filter(|&row| valid(row)).count()
-    );
+    assert_eq!(graph.len() as usize, (0..3_000).filter(|&row| valid(row)).count());
     assert!(graph.contains(2_999) && !graph.contains(1_500));
     assert_eq!(graph.unreachable(), []);
     assert_eq!(graph.level_histogram().iter().sum::<u32>(), graph.len());
     let query = Query::new(Metric::L2, 16, &[0.0; 16]).expect("a query");
-    let hits = search(
-        &graph,
-        &table,
-        &query,
-        3_000,
-        3_000,
-        &|_| true,
-        &mut scratch,
-    );
+    let hits = search(&graph, &table, &query, 3_000, 3_000, &|_| true, &mut scratch);
     assert_eq!(hits.len() as u32, graph.len());
 }
 
@@ -312,31 +227,14 @@ fn an_empty_graph_finds_nothing_and_bad_inserts_are_refused() {
     let graph = Graph::new(Params::new(4, Metric::L2)).expect("valid settings");
     let mut scratch = Scratch::new();
     let query = Query::new(Metric::L2, 4, &[0.0; 4]).expect("a query");
-    assert_eq!(
-        search(&graph, &table, &query, 10, 64, &|_| true, &mut scratch),
-        []
-    );
-    assert_eq!(
-        exact(&table, &query, 0..10, &|_| true, 10, &mut scratch),
-        []
-    );
-    assert_eq!(
-        (graph.len(), graph.entry(), graph.is_empty()),
-        (0, None, true)
-    );
-    let missing = graph
-        .insert(&table, 0, &mut scratch)
-        .expect_err("no such row");
-    assert_eq!(
-        missing.to_string(),
-        "row 0 is not among the 0 rows of the vectors"
-    );
+    assert_eq!(search(&graph, &table, &query, 10, 64, &|_| true, &mut scratch), []);
+    assert_eq!(exact(&table, &query, 0..10, &|_| true, 10, &mut scratch), []);
+    assert_eq!((graph.len(), graph.entry(), graph.is_empty()), (0, None, true));
+    let missing = graph.insert(&table, 0, &mut scratch).expect_err("no such row");
+    assert_eq!(missing.to_string(), "row 0 is not among the 0 rows of the vectors");
     let other = VectorTable::<f32>::new(5, Metric::L2).expect("a dimension");
     assert!(graph.insert(&other, 0, &mut scratch).is_err());
-    assert!(
-        graph.freeze(&table).is_ok(),
-        "an empty graph can be written"
-    );
+    assert!(graph.freeze(&table).is_ok(), "an empty graph can be written");
 }
 
 #[test]
@@ -348,10 +246,7 @@ fn a_row_costs_at_most_230_bytes_beyond_itself() {
             let block = VectorBlock::copied(row.to_vec(), 8, Metric::Cosine, None);
             table.append(block.expect("a row")).expect("room");
         }
-        let params = Params {
-            ef_construction: 20,
-            ..Params::new(8, Metric::Cosine)
-        };
+        let params = Params { ef_construction: 20, ..Params::new(8, Metric::Cosine) };
         let graph = build_in_parallel(&table, params, 2);
         let graph_bytes = graph.memory_bytes() as f64 / count as f64;
         let table_bytes = table.memory_bytes().bookkeeping as f64 / count as f64;

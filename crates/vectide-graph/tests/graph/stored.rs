@@ -5,8 +5,8 @@ use crate::common;
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use vectide_graph::{
-    ChunkedVectors, FrozenHeader, Graph, GraphError, GraphSections, MappedGraph, Metric, Nulls,
-    Params, Query, Scratch, Section, VectorBlock, VectorTable, Vectors, search,
+    ChunkedVectors, FrozenHeader, Graph, GraphError, GraphSections, MappedGraph, Metric, Nulls, Params, Query, Scratch,
+    Section, VectorBlock, VectorTable, Vectors, search,
 };
 
 /// A stored graph as bytes.
@@ -25,10 +25,7 @@ impl Stored {
             assert_eq!(bytes.len() as u64, section.len(&header), "{section:?}");
             bytes
         });
-        Self {
-            header,
-            sections: sections.into(),
-        }
+        Self { header, sections: sections.into() }
     }
 
     fn open(&self) -> Result<MappedGraph, GraphError> {
@@ -42,12 +39,7 @@ fn build(rows: usize, metric: Metric, valid: &dyn Fn(usize) -> bool) -> (VectorT
     let table = VectorTable::new(12, metric).expect("a dimension");
     let block = VectorBlock::borrowed(values, 12, metric, Some(valid)).expect("whole rows");
     table.append(block).expect("room");
-    let params = Params {
-        m: 4,
-        seed: 3,
-        ef_construction: 40,
-        ..Params::new(12, metric)
-    };
+    let params = Params { m: 4, seed: 3, ef_construction: 40, ..Params::new(12, metric) };
     let graph = Graph::new(params).expect("valid settings");
     let mut scratch = Scratch::new();
     for id in 0..table.len() {
@@ -84,34 +76,15 @@ fn a_mapped_graph_answers_like_the_live_one() {
         let stored = Stored::of(&graph, &table);
         let mapped = stored.open().expect("intact");
         mapped.verify().expect("intact");
-        assert_eq!(
-            FrozenHeader::from_bytes(&stored.header.to_bytes()),
-            Ok(stored.header)
-        );
+        assert_eq!(FrozenHeader::from_bytes(&stored.header.to_bytes()), Ok(stored.header));
         let norms = (metric == Metric::Cosine).then_some(&stored.sections[4][..]);
         let vectors = chunked(&table, norms);
         let mut scratch = Scratch::new();
         for id in (0..3_000).step_by(31).filter(|&id| valid(id)) {
             let row = table.get(id as u32).expect("a valid row");
             let query = Query::new(metric, 12, row).expect("a query");
-            let live = search(
-                &graph,
-                &table,
-                &query,
-                10,
-                40,
-                &|id| id % 3 != 0,
-                &mut scratch,
-            );
-            let cold = search(
-                &mapped,
-                &vectors,
-                &query,
-                10,
-                40,
-                &|id| id % 3 != 0,
-                &mut scratch,
-            );
+            let live = search(&graph, &table, &query, 10, 40, &|id| id % 3 != 0, &mut scratch);
+            let cold = search(&mapped, &vectors, &query, 10, 40, &|id| id % 3 != 0, &mut scratch);
             assert_eq!(live, cold, "{metric:?}, row {id}");
         }
         assert_eq!(mapped.bad_links(), 0);
@@ -128,15 +101,7 @@ fn graphs_without_a_node_or_with_one_survive_the_way() {
         mapped.verify().expect("intact");
         let query = Query::new(Metric::L2, 12, &[0.0; 12]).expect("a query");
         let vectors = chunked(&table, None);
-        let hits = search(
-            &mapped,
-            &vectors,
-            &query,
-            10,
-            10,
-            &|_| true,
-            &mut Scratch::new(),
-        );
+        let hits = search(&mapped, &vectors, &query, 10, 10, &|_| true, &mut Scratch::new());
         assert_eq!(hits.len(), rows.min(1));
     }
 }
@@ -150,13 +115,7 @@ fn a_graph_is_frozen_only_once_every_row_is_in_it() {
         graph.insert(&table, id, &mut scratch).expect("a row");
     }
     let refused = graph.freeze(&table).err();
-    assert_eq!(
-        refused,
-        Some(GraphError::NotSettled {
-            settled: 4,
-            rows: 10
-        })
-    );
+    assert_eq!(refused, Some(GraphError::NotSettled { settled: 4, rows: 10 }));
     graph.insert(&table, 4, &mut scratch).expect("a row");
     assert!(graph.freeze(&table).is_ok());
 }
@@ -173,22 +132,10 @@ fn verify_names_what_is_damaged() {
     };
     let stride = 8 * 4;
     let link_of_7 = |to: u32| damage(0, 7 * stride, &to.to_le_bytes());
-    assert_eq!(
-        link_of_7(600),
-        "graph section base links: row 7, level 0: a link to 600"
-    );
-    assert_eq!(
-        link_of_7(7),
-        "graph section base links: row 7, level 0: a link to 7"
-    );
-    assert_eq!(
-        link_of_7(9),
-        "graph section base links: row 7, level 0: a link to 9"
-    );
-    assert_eq!(
-        link_of_7(u32::MAX),
-        "graph section base links: row 7, level 0: a link after the end of the row"
-    );
+    assert_eq!(link_of_7(600), "graph section base links: row 7, level 0: a link to 600");
+    assert_eq!(link_of_7(7), "graph section base links: row 7, level 0: a link to 7");
+    assert_eq!(link_of_7(9), "graph section base links: row 7, level 0: a link to 9");
+    assert_eq!(link_of_7(u32::MAX), "graph section base links: row 7, level 0: a link after the end of the row");
     assert_eq!(
         damage(0, 9 * stride, &1u32.to_le_bytes()),
         "graph section base links: row 9, level 0: 1 links, but no vector"
@@ -198,10 +145,7 @@ fn verify_names_what_is_damaged() {
     let mut short = stored.clone();
     short.sections[0].pop();
     let refused = short.open().err().expect("too short").to_string();
-    assert_eq!(
-        refused,
-        "graph section base links: 19199 bytes, expected 19200"
-    );
+    assert_eq!(refused, "graph section base links: 19199 bytes, expected 19200");
 }
 
 #[test]
@@ -218,9 +162,7 @@ fn a_header_that_contradicts_itself_is_refused() {
     ] {
         let mut bytes = good.to_bytes();
         bytes[at] = byte;
-        let refused = FrozenHeader::from_bytes(&bytes)
-            .expect_err("damaged")
-            .to_string();
+        let refused = FrozenHeader::from_bytes(&bytes).expect_err("damaged").to_string();
         assert!(refused.contains(what), "{refused}");
     }
     assert!(FrozenHeader::from_bytes(&good.to_bytes()[..63]).is_err());

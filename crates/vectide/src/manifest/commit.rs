@@ -12,6 +12,7 @@
 
 use super::model::{Decoded, Document, decode, encode};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failpoint::hit;
 use crate::ids::Epoch;
 use crate::store::{PutOutcome, Store, paths};
 use bytes::Bytes;
@@ -271,8 +272,12 @@ impl<T: Document> Versioned<T> {
         let n = self.commits.fetch_add(1, Ordering::Relaxed);
         let bytes = encode(next, &format!("{}-{n}", self.writer))?;
         let mut attempt = 1;
+        let failed = |e| Error::io(format!("committing {path}, outcome unknown"), e);
         loop {
-            match self.store.put_if_absent(&path, bytes.clone()).await {
+            hit("manifest.put.before").map_err(failed)?;
+            let put = self.store.put_if_absent(&path, bytes.clone()).await;
+            hit("manifest.put.after").map_err(failed)?;
+            match put {
                 Ok(PutOutcome::Created) => return Ok(Put::Won),
                 Ok(PutOutcome::Exists) => return self.whose(&path, &bytes).await,
                 // Unknown: it may be there. Putting the same bytes again tells, and does nothing twice.

@@ -55,7 +55,13 @@ impl Reader {
         Ok(hits)
     }
 
-    fn nearest_in(&self, rows: &dyn RowSource, query: &VectorQuery<'_>, visible: &Visible<'_>, exact: bool) -> Result<Vec<Hit>> {
+    fn nearest_in(
+        &self,
+        rows: &dyn RowSource,
+        query: &VectorQuery<'_>,
+        visible: &Visible<'_>,
+        exact: bool,
+    ) -> Result<Vec<Hit>> {
         if visible.below == 0 {
             return Ok(Vec::new());
         }
@@ -124,7 +130,12 @@ impl Reader {
     }
 
     /// One chunk of a scan: the live rows of `source` from `from` on, and where the next chunk begins.
-    pub(crate) fn scan_chunk(&self, source: usize, from: u32, projection: &[usize]) -> Result<Option<(RecordBatch, u32)>> {
+    pub(crate) fn scan_chunk(
+        &self,
+        source: usize,
+        from: u32,
+        projection: &[usize],
+    ) -> Result<Option<(RecordBatch, u32)>> {
         let Some(source) = self.pinned.view.sources.get(source) else { return Ok(None) };
         let rows = source.rows();
         let visible = self.pinned.visible(source, &*rows);

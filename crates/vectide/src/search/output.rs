@@ -16,7 +16,11 @@ pub(crate) fn user_schema(schema: &TableSchema, projection: &[usize]) -> SchemaR
 }
 
 /// Positions of the named columns; by default all but the vector columns.
-pub(crate) fn projection(schema: &TableSchema, columns: Option<&[String]>, vectors_by_default: bool) -> Result<Vec<usize>> {
+pub(crate) fn projection(
+    schema: &TableSchema,
+    columns: Option<&[String]>,
+    vectors_by_default: bool,
+) -> Result<Vec<usize>> {
     let Some(columns) = columns else {
         let is_vector = |i: &usize| schema.vectors().iter().any(|v| v.index == *i);
         return Ok((0..schema.arrow().fields().len()).filter(|i| vectors_by_default || !is_vector(i)).collect());

@@ -169,7 +169,10 @@ impl IntoFuture for SearchBatch {
             for chunk in queries.chunks(share).map(<[_]>::to_vec) {
                 let (reader, projection) = (reader.clone(), projection.clone());
                 running.push(run(queries.len() > 1, move || {
-                    chunk.iter().map(|query| reader.fetch(&reader.nearest(query)?, &projection)).collect::<Result<Vec<_>>>()
+                    chunk
+                        .iter()
+                        .map(|query| reader.fetch(&reader.nearest(query)?, &projection))
+                        .collect::<Result<Vec<_>>>()
                 }));
             }
             let parts = futures::future::try_join_all(running).await?;
@@ -212,7 +215,9 @@ impl Queries for FixedSizeListArray {
     fn queries(&self) -> Result<Vec<Vec<f32>>> {
         let values = match self.value_type() {
             DataType::Float32 => self.values().as_primitive::<Float32Type>().values().to_vec(),
-            DataType::Float16 => self.values().as_primitive::<Float16Type>().values().iter().map(|v| v.to_f32()).collect(),
+            DataType::Float16 => {
+                self.values().as_primitive::<Float16Type>().values().iter().map(|v| v.to_f32()).collect()
+            }
             other => return Err(Error::invalid(format!("query vectors are of {other}; expected Float32 or Float16"))),
         };
         let dim = self.value_length() as usize;
@@ -263,7 +268,14 @@ impl IntoFuture for Scan {
             let reader = (self.pin)().await?;
             let projection = output::projection(&reader.schema, self.columns.as_deref(), true)?;
             let left = self.limit.unwrap_or(u64::MAX);
-            Ok(RowStream { schema: output::user_schema(&reader.schema, &projection), reader, projection, source: 0, from: 0, left })
+            Ok(RowStream {
+                schema: output::user_schema(&reader.schema, &projection),
+                reader,
+                projection,
+                source: 0,
+                from: 0,
+                left,
+            })
         })
     }
 }

@@ -95,6 +95,10 @@ impl Pinned {
     /// What of `source` this snapshot sees.
     pub(crate) fn visible<'a>(&self, source: &'a Source, rows: &dyn RowSource) -> Visible<'a> {
         let below = self.cut.rows.0.saturating_sub(source.first_row.0).min(u64::from(rows.rows()));
-        Visible { ends: &source.ends, at: self.cut.at, below: u32::try_from(below).expect("bounded by a u32 row count") }
+        Visible {
+            ends: &source.ends,
+            at: self.cut.at,
+            below: u32::try_from(below).expect("bounded by a u32 row count"),
+        }
     }
 }

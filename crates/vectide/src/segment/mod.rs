@@ -7,13 +7,14 @@
 mod columns;
 mod filter;
 mod format;
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub(crate) mod fuzz;
 mod keys;
 mod rows;
 mod verify;
 mod writer;
 
 pub(crate) use format::CHUNK_ROWS;
-pub(crate) use verify::Verified;
 pub(crate) use writer::{Part, write_part};
 
 use crate::ends::Ends;

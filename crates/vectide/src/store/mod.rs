@@ -31,6 +31,8 @@ pub mod fault;
 #[cfg(any(test, feature = "testing"))]
 pub mod fault_fs;
 #[cfg(any(test, feature = "testing"))]
+pub mod objects_only;
+#[cfg(any(test, feature = "testing"))]
 pub mod sim;
 
 pub use fs::DiskFs;

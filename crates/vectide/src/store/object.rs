@@ -41,6 +41,12 @@ impl ObjectBackend {
         Self { once: store.clone(), store, cache: None }
     }
 
+    /// An empty store in memory.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self::new(Arc::new(object_store::memory::InMemory::new()))
+    }
+
     /// The same with a second client of the same bucket that sends each request once, used for conditional puts.
     #[must_use]
     pub fn with_once(mut self, once: Arc<dyn ObjectStore>) -> Self {
@@ -239,7 +245,7 @@ impl Parts {
     async fn wait_one(&mut self) -> object_store::Result<()> {
         match self.sending.join_next().await {
             Some(Ok(sent)) => sent,
-            Some(Err(source)) => Err(object_store::Error::JoinError { source }),
+            Some(Err(lost)) => Err(object_store::Error::Generic { store: "multipart upload", source: Box::new(lost) }),
             None => Ok(()),
         }
     }

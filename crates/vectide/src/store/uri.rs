@@ -2,7 +2,7 @@
 //!
 //! `Vectide::open` calls it. Invariant: a URI that is not understood is refused with what is supported, never guessed at.
 
-use super::retry::{RetryOptions, RetryStore};
+use super::retry::RetryOptions;
 use super::{DiskFs, LocalStore, Metered, ObjectBackend, Store};
 use crate::error::{Error, Result};
 use object_store::memory::InMemory;
@@ -128,6 +128,7 @@ fn s3(uri: &str, _: &str, _: &StoreOptions) -> Result<Arc<dyn Store>> {
 
 #[cfg(feature = "s3")]
 fn s3(uri: &str, rest: &str, options: &StoreOptions) -> Result<Arc<dyn Store>> {
+    use super::RetryStore;
     use object_store::RetryConfig;
     use object_store::aws::AmazonS3Builder;
     use object_store::path::Path as ObjectPath;

@@ -106,13 +106,10 @@ impl Budget {
     pub(crate) async fn admit(self: &Arc<Self>, bytes: u64, urgent: bool) -> Result<(Admitted, Stall)> {
         let started = self.clock.now();
         let soft = self.limit / 4 * 3;
-        while !urgent {
+        // A batch larger than the whole budget is let in alone rather than never.
+        let has_room = || self.used().saturating_add(bytes) <= self.limit || self.used() < soft / 2;
+        while !(urgent || has_room()) {
             let freed = self.freed.notified();
-            let used = self.used();
-            // A batch larger than the whole budget is let in alone rather than never.
-            if used.saturating_add(bytes) <= self.limit || used < soft / 2 {
-                break;
-            }
             self.relieve();
             if self.clock.now().saturating_sub(started) >= self.stall_timeout {
                 return Err(Error::unavailable(format!(

@@ -14,8 +14,8 @@ use crate::rows::RowSource;
 use crate::search::snapshot::Tier;
 use crate::segment::Segment;
 use crate::store::paths::segment_id;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -24,9 +24,25 @@ const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::
 /// How often the age of the active memtable is looked at.
 const TICK: Duration = Duration::from_millis(250);
 
+/// Starts the background task; if it should ever panic, the table stops taking writes instead of growing for ever.
+pub(crate) fn start(shard: &Arc<Shard>) {
+    let (wake, closing) = (Arc::clone(&shard.flush_wake), shard.closing.subscribe());
+    let running = tokio::spawn(run(Arc::downgrade(shard), wake, closing));
+    let shard = Arc::downgrade(shard);
+    tokio::spawn(async move {
+        let Err(panicked) = running.await else { return };
+        if let Some(shard) = shard.upgrade().filter(|_| panicked.is_panic()) {
+            let error =
+                Error::internal("the table's background task panicked; open the table anew").with_source(panicked);
+            shard.watermark.fail(&error);
+            shard.note_failed_flush(&error);
+        }
+    });
+}
+
 /// Runs until the shard closes or is dropped. Holds the shard only while it has work, so that dropping the last handle
 /// gives the directory back at once.
-pub(crate) async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver<bool>) {
+async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver<bool>) {
     let mut pause = RETRY_PAUSE.0;
     loop {
         let Some(held) = shard.upgrade() else { return };
@@ -152,12 +168,16 @@ impl Shard {
 
     fn flush_failed(&self, error: &Error, pause: Duration) {
         tracing::warn!(table = %self.ground.name, ?error, ?pause, "a flush failed; it is tried again");
-        self.flush_stats.lock().failed += 1;
         if error.kind() == ErrorKind::Fenced {
             self.watermark.fail(error);
         } else {
             self.set_trouble(Some(format!("flushing fails and is being retried: {error}")));
         }
+        self.note_failed_flush(error);
+    }
+
+    fn note_failed_flush(&self, error: &Error) {
+        self.flush_stats.lock().failed += 1;
         self.flush_progress.send_modify(|p| {
             p.failures += 1;
             p.error = Some(error.clone());
@@ -181,6 +201,9 @@ impl Shard {
     /// # Errors
     /// The flush's error, if an attempt fails meanwhile; the rows stay where they are and flushing goes on.
     pub(crate) async fn flush_all(&self) -> Result<()> {
+        if let Some(error) = self.watermark.failed() {
+            return Err(error);
+        }
         let mut progress = self.flush_progress.subscribe();
         let target = {
             let mut section = self.section.lock();

@@ -174,7 +174,8 @@ impl Table {
     /// `Corrupt` naming the damaged object.
     pub async fn verify(&self) -> Result<VerifyReport> {
         let shard = &self.shard;
-        let manifest = shard.manifest.load_latest().await?.ok_or_else(|| Error::corrupt("the table has no manifest"))?;
+        let manifest =
+            shard.manifest.load_latest().await?.ok_or_else(|| Error::corrupt("the table has no manifest"))?;
         verify::verify(&shard.ground, &manifest, self.reader()).await
     }
 
@@ -275,9 +276,9 @@ struct Held(Arc<crate::search::Counters>);
 impl Held {
     fn take(counters: &Arc<crate::search::Counters>, limit: u64) -> Result<Self> {
         // ORDERING: Relaxed: a bound on a count; it publishes nothing.
-        let taken = counters.snapshots_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-            (held < limit).then_some(held + 1)
-        });
+        let taken = counters
+            .snapshots_held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| (held < limit).then_some(held + 1));
         match taken {
             Ok(_) => Ok(Self(Arc::clone(counters))),
             Err(held) => Err(Error::unavailable(format!(
@@ -392,7 +393,11 @@ fn stats_of(shard: &Shard) -> TableStats {
             refused: get(&counters.refused),
         },
         searches: shard.searches.stats(),
-        writes: WriteStats { batches: get(&counters.batches), rows: get(&counters.rows), deletes: get(&counters.deletes) },
+        writes: WriteStats {
+            batches: get(&counters.batches),
+            rows: get(&counters.rows),
+            deletes: get(&counters.deletes),
+        },
         recovery: *shard.recovery.lock(),
         health: shard.health(),
     }

@@ -28,18 +28,27 @@ use std::sync::Weak;
 pub(crate) async fn open(ground: Ground) -> Result<Arc<Shard>> {
     let started = ground.clock.now();
     let dir = ground.paths.manifest_dir();
-    let manifest: Versioned<ShardManifest> = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
+    let manifest: Versioned<ShardManifest> =
+        Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
     manifest.load_latest().await?.ok_or_else(|| {
         Error::corrupt(format!("table {}: the catalog names it, but it has no manifest", ground.name))
     })?;
     let now = manifest.raise_epoch().await?;
+    pass("open.epoch.after")?;
     let fenced = fence_earlier_writers(&ground, &now).await?;
+    pass("open.fences.after")?;
     let sources = open_segments(&ground, &now).await?;
+    pass("open.segments.after")?;
     let shard = Arc::new(Shard::new(ground, manifest, &now, sources)?);
+    register(&shard);
     let index = replay(&shard, &now, fenced).await?;
     start(&shard, index)?;
     shard.recovery.lock().ms = shard.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
     Ok(shard)
+}
+
+fn pass(point: &'static str) -> Result<()> {
+    crate::failpoint::hit(point).map_err(|e| Error::io("opening", e))
 }
 
 /// The schemas of the table's log.
@@ -82,7 +91,8 @@ pub(crate) fn apply_mark(sources: &[Arc<Source>], row: RowId, publication: PubNo
         let offset = u32::try_from(row.0 - source.first_row.0).ok()?;
         (offset < source.rows().rows()).then_some((source, offset))
     });
-    let (source, offset) = found.ok_or_else(|| Error::corrupt(format!("an end mark names row {row}, which no segment holds")))?;
+    let (source, offset) =
+        found.ok_or_else(|| Error::corrupt(format!("an end mark names row {row}, which no segment holds")))?;
     source.ends.set(offset, publication);
     Ok(())
 }
@@ -103,6 +113,8 @@ async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>) 
         make_room(shard, &batch).await?;
         apply(shard, batch)?;
     }
+    all_visible(shard).await?;
+    pass("open.replay.after")?;
     let recovered = replay.finish()?;
     let ends = merged_ends(&now.closed, &recovered.ends);
     let changed = ends != now.closed;
@@ -110,6 +122,7 @@ async fn replay(shard: &Arc<Shard>, now: &ShardManifest, fenced: Vec<EpochEnd>) 
     if changed {
         shard.manifest.commit(shard.epoch, |m| Ok(ShardManifest { closed: closed.clone(), ..m.clone() })).await?;
     }
+    pass("open.ends.after")?;
     let _ = shard.closed_epochs.set(ends);
     Ok(recovered.index)
 }
@@ -127,7 +140,6 @@ async fn make_room(shard: &Arc<Shard>, batch: &ReplayBatch) -> Result<()> {
     };
     let head = if full { shard.sealed.lock().front().cloned() } else { None };
     if let Some(sealed) = head {
-        index_now(Arc::clone(shard)).await?;
         shard.flush(&sealed).await?;
         shard.sealed.lock().pop_front();
         shard.flush_progress.send_modify(|p| p.flushed_seq = sealed.end.0);
@@ -136,9 +148,26 @@ async fn make_room(shard: &Arc<Shard>, batch: &ReplayBatch) -> Result<()> {
     Ok(())
 }
 
-pub(crate) async fn index_now(shard: Arc<Shard>) -> Result<()> {
-    let work = move || while super::indexer::Indexed::index_step(&*shard) {};
-    tokio::task::spawn_blocking(work).await.map_err(|e| Error::internal("indexing during replay").with_source(e))
+/// Waits until everything that was applied is visible: it is durable, but the graphs must follow.
+pub(crate) async fn all_visible(shard: &Shard) -> Result<()> {
+    shard.ground.indexer.wake();
+    let next = shard.section.lock().next_publication;
+    let last = PubNo(next.0 - 1);
+    let nothing = shard.section.lock().is_empty();
+    if nothing {
+        return Ok(());
+    }
+    shard.watermark.wait(|progress| progress.visible >= last).await
+}
+
+/// Puts the shard into the care of the index workers and under the memory budget.
+pub(crate) fn register(shard: &Arc<Shard>) {
+    let indexed: Weak<dyn super::indexer::Indexed> =
+        Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::indexer::Indexed>));
+    shard.ground.indexer.register(indexed);
+    let holder: Weak<dyn super::budget::Holder> =
+        Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
+    shard.ground.budget.register(holder);
 }
 
 /// Publishes a batch out of the log.
@@ -171,6 +200,7 @@ pub(crate) fn apply(shard: &Arc<Shard>, batch: ReplayBatch) -> Result<()> {
     let memtable = Arc::clone(&section.active);
     drop(section);
     memtable.pack_if_due()?;
+    shard.ground.indexer.wake();
     let mut recovery = shard.recovery.lock();
     recovery.batches += 1;
     recovery.rows += batch.rows;
@@ -195,38 +225,46 @@ fn merged_ends(recorded: &[EpochEnd], found: &[EpochEnd]) -> Vec<EpochEnd> {
     ends
 }
 
-/// Starts the log, the index workers' care and the background task.
+/// Starts the log and the background task.
 fn start(shard: &Arc<Shard>, index: SeqIndex) -> Result<()> {
     let ground = &shard.ground;
     let listener: Arc<dyn LogListener> = Arc::clone(&shard.watermark) as Arc<dyn LogListener>;
     let log = start_log(ground, shard.epoch, index, listener)?;
     shard.log.set(log).map_err(|_| Error::internal("the log was started twice"))?;
-    let indexed: Weak<dyn super::indexer::Indexed> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::indexer::Indexed>));
-    ground.indexer.register(indexed);
-    let holder: Weak<dyn super::budget::Holder> = Arc::downgrade(&(Arc::clone(shard) as Arc<dyn super::budget::Holder>));
-    ground.budget.register(holder);
-    let (wake, closing) = (Arc::clone(&shard.flush_wake), shard.closing.subscribe());
-    tokio::spawn(super::maintain::run(Arc::downgrade(shard), wake, closing));
+    super::maintain::start(shard);
     Ok(())
 }
 
-fn start_log(
-    ground: &Ground,
-    epoch: Epoch,
-    index: SeqIndex,
-    listener: Arc<dyn LogListener>,
-) -> Result<Arc<dyn Log>> {
+fn start_log(ground: &Ground, epoch: Epoch, index: SeqIndex, listener: Arc<dyn LogListener>) -> Result<Arc<dyn Log>> {
     let (schema, clock) = (Arc::clone(&ground.log_schema), Arc::clone(&ground.clock));
     let options = &ground.options.wal;
     match ground.store.local() {
         Some(dir) => {
             let wal_dir = dir.root.join(ground.paths.wal_dir());
-            let log = crate::wal::local::LocalLog::open(dir.fs, wal_dir, epoch, schema, index, options.into(), clock, listener)?;
+            let log = crate::wal::local::LocalLog::open(
+                dir.fs,
+                wal_dir,
+                epoch,
+                schema,
+                index,
+                options.into(),
+                clock,
+                listener,
+            )?;
             Ok(Arc::new(log))
         }
         None => {
             let store = Arc::clone(&ground.store);
-            let log = crate::wal::object::ObjectLog::open(store, ground.paths.clone(), epoch, schema, index, options.into(), clock, listener)?;
+            let log = crate::wal::object::ObjectLog::open(
+                store,
+                ground.paths.clone(),
+                epoch,
+                schema,
+                index,
+                options.into(),
+                clock,
+                listener,
+            )?;
             Ok(Arc::new(log))
         }
     }

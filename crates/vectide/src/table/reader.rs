@@ -5,7 +5,7 @@
 //! older than `refresh_interval_ms`. When the writer has flushed, it starts over from the new manifest; snapshots taken
 //! before go on reading what they see. Invariant: it never sees a batch that the writer could still lose.
 
-use super::open::{apply, index_now, open_segments};
+use super::open::{all_visible, apply, open_segments, register};
 use super::shard::{Ground, Shard};
 use super::{Snapshot, verify};
 use crate::error::{Error, ErrorKind, Result};
@@ -56,7 +56,8 @@ struct Looked {
 impl ReadTable {
     pub(crate) async fn open(ground: Ground) -> Result<Self> {
         let dir = ground.paths.manifest_dir();
-        let manifest: Versioned<ShardManifest> = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
+        let manifest: Versioned<ShardManifest> =
+            Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
         let (following, shard) = start_over(&ground, &manifest).await?;
         let looked = Mutex::new(Looked { at: ground.clock.now(), caught_up: true });
         let (following, shard) = (tokio::sync::Mutex::new(following), RwLock::new(shard));
@@ -223,15 +224,13 @@ impl Follower {
 }
 
 /// A shard over the newest manifest, caught up with the log.
-async fn start_over(
-    ground: &Ground,
-    manifest: &Versioned<ShardManifest>,
-) -> Result<(Following, Arc<Shard>)> {
+async fn start_over(ground: &Ground, manifest: &Versioned<ShardManifest>) -> Result<(Following, Arc<Shard>)> {
     let mut last = None;
     for _ in 0..MAX_RESTARTS {
-        let newest = manifest.load_latest().await?.ok_or_else(|| {
-            Error::not_found(format!("table {} has no manifest: it was dropped", ground.name))
-        })?;
+        let newest = manifest
+            .load_latest()
+            .await?
+            .ok_or_else(|| Error::not_found(format!("table {} has no manifest: it was dropped", ground.name)))?;
         let sources = match open_segments(ground, &newest).await {
             Ok(sources) => sources,
             // Collected between the manifest and now: there is a newer manifest.
@@ -244,6 +243,7 @@ async fn start_over(
         let dir = ground.paths.manifest_dir();
         let own = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
         let shard = Arc::new(Shard::new(ground.clone(), own, &newest, sources)?);
+        register(&shard);
         let mut tail = Tail::open(&ground.store, &ground.paths, Arc::clone(&ground.log_schema), &newest);
         match catch_up(&shard, &mut tail).await {
             Ok(()) => return Ok((Following { manifest: newest, tail }, shard)),
@@ -263,7 +263,7 @@ async fn catch_up(shard: &Arc<Shard>, tail: &mut Tail) -> Result<()> {
         any = true;
     }
     if any {
-        index_now(Arc::clone(shard)).await?;
+        all_visible(shard).await?;
     }
     Ok(())
 }

@@ -160,7 +160,10 @@ impl Section {
                 let offset = self.active.link(prepared, first_seq, publication);
                 keys.map_or(Ok(0), |keys| self.replace(keys, &older, offset, publication))?
             }
-            Change::Delete(_) => keys.map_or(Ok(0), |keys| self.remove(keys, &older, publication))?,
+            Change::Delete(_) => {
+                self.active.cover(first_seq, Seq(first_seq.0 + count - 1), publication);
+                keys.map_or(Ok(0), |keys| self.remove(keys, &older, publication))?
+            }
         };
         enqueue(first_seq, publication);
         self.next_seq = first_seq.plus(count);

@@ -53,7 +53,6 @@ pub(crate) struct Sealed {
 pub(crate) struct InMemory {
     pub(crate) first_row: RowId,
     pub(crate) memtable: Arc<Memtable>,
-    pub(crate) ends: Arc<Ends>,
 }
 
 /// How far flushing has come.
@@ -79,8 +78,8 @@ pub(crate) struct Ground {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) indexer: Arc<Indexer>,
-    /// Keeps the directory locked for as long as anything of the shard runs.
-    pub(crate) lock: Option<Arc<dyn crate::store::LockGuard>>,
+    /// Never read: keeps the directory locked for as long as anything of the shard runs.
+    pub(crate) _lock: Option<Arc<dyn crate::store::LockGuard>>,
 }
 
 /// Counters that many threads add to.
@@ -130,10 +129,16 @@ pub(crate) struct Shard {
 
 impl Shard {
     /// A shard over the manifest's segments with an empty active memtable and no log yet.
-    pub(crate) fn new(ground: Ground, manifest: Versioned<ShardManifest>, now: &ShardManifest, mut sources: Vec<Arc<Source>>) -> Result<Self> {
+    pub(crate) fn new(
+        ground: Ground,
+        manifest: Versioned<ShardManifest>,
+        now: &ShardManifest,
+        mut sources: Vec<Arc<Source>>,
+    ) -> Result<Self> {
         let publication = PubNo(now.next_publication.0 - 1);
         let live = sources.iter().map(|s| s.ends.count_live(0..s.rows().rows(), PubNo(u64::MAX))).sum();
-        let cut = crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
+        let cut =
+            crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
         let durable_first = ground.options.durability == crate::options::Durability::Durable;
         // Without vectors there is no graph to wait for.
         let tail_rows = if ground.schema.vectors().is_empty() { u32::MAX } else { ground.options.tail_rows };
@@ -142,7 +147,7 @@ impl Shard {
         let active = Arc::new(Memtable::new(ground.schema.clone(), Arc::clone(&ends), now.next_row)?);
         let source = Source::new(now.next_row, Arc::clone(&ends), Tier::Memtable(Arc::clone(&active)));
         sources.push(Arc::clone(&source));
-        let in_memory = vec![InMemory { first_row: now.next_row, memtable: Arc::clone(&active), ends }];
+        let in_memory = vec![InMemory { first_row: now.next_row, memtable: Arc::clone(&active) }];
         let section = Section {
             active,
             source,
@@ -223,7 +228,7 @@ impl Shard {
         };
         section.first = (section.next_seq, section.next_publication);
         section.born = None;
-        self.in_memory.write().push(InMemory { first_row, memtable: active, ends });
+        self.in_memory.write().push(InMemory { first_row, memtable: active });
         let mut view = self.view.write();
         let mut sources = view.sources.clone();
         sources.push(source);
@@ -286,7 +291,11 @@ impl Shard {
             None => Health::default(),
             Some((reason, since)) => {
                 let for_ms = self.ground.clock.now().saturating_sub(*since).as_millis();
-                Health { status: HealthStatus::Degraded, reason: Some(reason.clone()), for_ms: u64::try_from(for_ms).ok() }
+                Health {
+                    status: HealthStatus::Degraded,
+                    reason: Some(reason.clone()),
+                    for_ms: u64::try_from(for_ms).ok(),
+                }
             }
         }
     }
@@ -325,4 +334,3 @@ impl Indexed for Shard {
         false
     }
 }
-

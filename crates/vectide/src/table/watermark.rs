@@ -6,12 +6,14 @@
 //! `tail_rows` visible rows would be missing from the graph (decision 0002). Invariant: the cut only moves forward, over
 //! a gapless prefix of publications, and never past a failure of the log.
 
+mod state;
+
 use crate::error::{Error, Result};
 use crate::ids::{PubNo, RowId, Seq};
 use crate::search::snapshot::Cut;
 use crate::sync::Mutex;
 use crate::wal::LogListener;
-use std::collections::VecDeque;
+use state::State;
 use tokio::sync::{oneshot, watch};
 
 /// A published batch that is not visible yet.
@@ -36,157 +38,92 @@ pub(crate) struct Progress {
     pub(crate) failed: Option<Error>,
 }
 
-#[derive(Debug)]
-struct State {
-    cut: Cut,
-    durable: PubNo,
-    durable_seq: Seq,
-    /// Rows below this are in every graph.
-    indexed: RowId,
-    pending: VecDeque<Pending>,
-    /// What was enqueued to the log and is not durable yet.
-    in_log: VecDeque<(PubNo, Seq)>,
-    failed: Option<Error>,
-    tail_max: u64,
-}
+/// Tells a writer what became of its batch.
+type Ack = Option<oneshot::Sender<Result<()>>>;
 
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Watermark {
-    state: Mutex<State>,
-    /// Whether visibility waits for durability.
-    durable_first: bool,
-    tail_rows: u64,
+    state: Mutex<State<Ack, Error>>,
     progress: watch::Sender<Progress>,
 }
 
 impl Watermark {
-    /// A watermark at `cut`, all of it durable and indexed.
+    /// A watermark at `cut`, all of it durable and indexed. Visibility waits for durability if `durable_first`.
     pub(crate) fn new(cut: Cut, durable_first: bool, tail_rows: u32) -> Self {
-        let state = State {
-            cut,
-            durable: cut.at,
-            durable_seq: cut.seq,
-            indexed: cut.rows,
-            pending: VecDeque::new(),
-            in_log: VecDeque::new(),
-            failed: None,
-            tail_max: 0,
-        };
         let progress = Progress { visible: cut.at, durable: cut.at, durable_seq: cut.seq, failed: None };
-        let tail_rows = u64::from(tail_rows);
-        Self { state: Mutex::new(state), durable_first, tail_rows, progress: watch::Sender::new(progress) }
+        let state = State::new(cut, durable_first, u64::from(tail_rows));
+        Self { state: Mutex::new(state), progress: watch::Sender::new(progress) }
     }
 
     /// Where a snapshot taken now cuts.
     pub(crate) fn cut(&self) -> Cut {
-        self.state.lock().cut
+        self.state.lock().cut()
     }
 
     /// Takes a batch in. Called inside the publication section, in publication order.
     pub(crate) fn push(&self, pending: Pending) {
-        let acks = {
+        let (acks, failed) = {
             let mut state = self.state.lock();
-            debug_assert!(state.pending.back().is_none_or(|last| last.cut.at < pending.cut.at), "publication order");
-            if let Some(error) = state.failed.clone() {
-                return answer(pending.ack.map(|ack| (ack, Err(error))).into_iter().collect());
+            match state.push(pending.cut, pending.ack) {
+                Ok(due) => {
+                    self.tell(&state);
+                    (due, None)
+                }
+                Err(own) => (vec![own], state.failed().cloned()),
             }
-            if pending.cut.at <= state.durable {
-                // The log was faster than this call.
-                state.durable_seq = pending.cut.seq;
-            } else {
-                state.in_log.push_back((pending.cut.at, pending.cut.seq));
-            }
-            state.pending.push_back(pending);
-            let acks = self.advance(&mut state);
-            self.tell(&state);
-            acks
         };
-        answer(acks);
+        answer(acks, failed.as_ref());
     }
 
     /// The log is durable up to `upto`.
     pub(crate) fn set_durable(&self, upto: PubNo) {
-        let acks = {
-            let mut state = self.state.lock();
-            state.durable = state.durable.max(upto);
-            while let Some(&(publication, seq)) = state.in_log.front()
-                && publication <= upto
-            {
-                state.durable_seq = seq;
-                state.in_log.pop_front();
-            }
-            let acks = self.advance(&mut state);
-            self.tell(&state);
-            acks
-        };
-        answer(acks);
+        self.change(|state| state.set_durable(upto));
     }
 
     /// The graphs hold every row below `rows`.
     pub(crate) fn set_indexed(&self, rows: RowId) {
-        let acks = {
+        self.change(|state| state.set_indexed(rows));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State<Ack, Error>) -> Vec<Ack>) {
+        let due = {
             let mut state = self.state.lock();
-            if rows <= state.indexed {
-                return;
+            let before = (state.cut().at, state.durable());
+            let due = change(&mut state);
+            if (state.cut().at, state.durable()) != before {
+                self.tell(&state);
             }
-            state.indexed = rows;
-            self.advance(&mut state)
+            due
         };
-        answer(acks);
+        answer(due, None);
     }
 
     /// The log failed: nothing that is not visible will ever be.
     pub(crate) fn fail(&self, error: &Error) {
-        let acks: Vec<_> = {
+        let lost = {
             let mut state = self.state.lock();
-            state.failed.get_or_insert_with(|| error.clone());
-            state.in_log.clear();
+            let lost = state.fail(error.clone());
             self.tell(&state);
-            state.pending.drain(..).filter_map(|p| Some((p.ack?, Err(error.clone())))).collect()
+            lost
         };
-        answer(acks);
+        answer(lost, Some(error));
     }
 
     /// Why the log stopped, once it has.
     pub(crate) fn failed(&self) -> Option<Error> {
-        self.state.lock().failed.clone()
+        self.state.lock().failed().cloned()
     }
 
-    fn advance(&self, state: &mut State) -> Vec<(oneshot::Sender<Result<()>>, Result<()>)> {
-        let mut acks = Vec::new();
-        let before = state.cut.at;
-        while let Some(next) = state.pending.front() {
-            let undurable = self.durable_first && next.cut.at > state.durable;
-            // A batch without rows (deletes) adds no tail, however long the tail is.
-            let tail = if next.cut.rows == state.cut.rows { 0 } else { next.cut.rows.0.saturating_sub(state.indexed.0) };
-            if undurable || tail > self.tail_rows {
-                break;
-            }
-            state.tail_max = state.tail_max.max(tail);
-            state.cut = next.cut;
-            let done = state.pending.pop_front().expect("looked at above");
-            acks.extend(done.ack.map(|ack| (ack, Ok(()))));
-        }
-        if state.cut.at != before {
-            self.tell(state);
-        }
-        acks
-    }
-
-    fn tell(&self, state: &State) {
-        self.progress.send_replace(Progress {
-            visible: state.cut.at,
-            durable: state.durable,
-            durable_seq: state.durable_seq,
-            failed: state.failed.clone(),
-        });
+    fn tell(&self, state: &State<Ack, Error>) {
+        let (durable, durable_seq) = state.durable();
+        let progress = Progress { visible: state.cut().at, durable, durable_seq, failed: state.failed().cloned() };
+        self.progress.send_replace(progress);
     }
 
     /// Visible rows that the graphs do not hold, now and at the maximum.
     pub(crate) fn tail(&self) -> (u64, u64) {
-        let state = self.state.lock();
-        (state.cut.rows.0.saturating_sub(state.indexed.0), state.tail_max)
+        self.state.lock().tail()
     }
 
     /// Waits until `reached` holds. The log's error if that fails first; `Closed` if the shard is gone.
@@ -212,13 +149,16 @@ impl LogListener for Watermark {
     }
 }
 
-fn answer(acks: Vec<(oneshot::Sender<Result<()>>, Result<()>)>) {
-    for (ack, result) in acks {
+/// Tells writers that their batches are visible, or with an error that they never will be.
+fn answer(acks: Vec<Ack>, failed: Option<&Error>) {
+    for ack in acks.into_iter().flatten() {
         // A writer that was cancelled no longer listens; its batch stands all the same.
-        let _ = ack.send(result);
+        let _ = ack.send(failed.map_or(Ok(()), |error| Err(error.clone())));
     }
 }
 
+#[cfg(all(test, vectide_loom))]
+mod loom_tests;
 #[cfg(all(test, not(vectide_loom)))]
 mod tests {
     use super::*;

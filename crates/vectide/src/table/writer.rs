@@ -77,7 +77,8 @@ impl Shard {
         let keys = KeyArray::new(rows.column(0))?;
         let hashes = keys.hashes();
         let count = rows.num_rows() as u64;
-        let ready = Ready { change: Change::Delete(count), keys: Some((keys, hashes)), encoded, bytes: 16 * count, rows: 0 };
+        let ready =
+            Ready { change: Change::Delete(count), keys: Some((keys, hashes)), encoded, bytes: 16 * count, rows: 0 };
         let published = self.publish(ready, Condition::None, Admission::Delete).await?;
         Counters::add(&self.counters.deletes, count);
         Ok(WriteAck { token: self.token(published.seqs.1), inserted: 0, updated: 0, deleted: published.ended })
@@ -132,7 +133,9 @@ impl Shard {
         self.ground.indexer.wake();
         match visible.await {
             Ok(result) => result.map(|()| published),
-            Err(_) => Err(Error::closed("the table was closed before the write was acknowledged; its outcome is unknown")),
+            Err(_) => {
+                Err(Error::closed("the table was closed before the write was acknowledged; its outcome is unknown"))
+            }
         }
     }
 
@@ -141,7 +144,10 @@ impl Shard {
             Ok((admitted, stall)) => {
                 if stall.waited >= std::time::Duration::from_micros(100) {
                     Counters::add(&self.counters.stalls, 1);
-                    Counters::add(&self.counters.stalled_nanos, u64::try_from(stall.waited.as_nanos()).unwrap_or(u64::MAX));
+                    Counters::add(
+                        &self.counters.stalled_nanos,
+                        u64::try_from(stall.waited.as_nanos()).unwrap_or(u64::MAX),
+                    );
                 }
                 Ok(admitted)
             }

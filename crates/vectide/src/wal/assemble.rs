@@ -125,7 +125,8 @@ impl Assembler {
             let needed = self.replay_seq;
             return Err(out_of_order(position, format!("replay starts at seq {needed}, inside a batch")));
         }
-        let decode = |frame: &Frame| frame.decode(&self.schema).map_err(|e| e.context(format!("log position {position}")));
+        let decode =
+            |frame: &Frame| frame.decode(&self.schema).map_err(|e| e.context(format!("log position {position}")));
         let parts = frames.iter().map(decode).collect::<Result<Vec<_>>>()?;
         Ok(Some(ReplayBatch {
             kind,

@@ -159,10 +159,11 @@ pub(crate) fn decode_columns(
         return Err(bad("it does not begin with an Arrow message"));
     }
     let message_len = u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")) as usize;
-    if message_len > bytes.len() - 8 {
-        return Err(bad("its message is longer than the body"));
+    if message_len > bytes.len() - 8 || !message_len.is_multiple_of(8) {
+        return Err(bad("its message's length is out of range"));
     }
-    let message = root_as_message(&bytes[8..8 + message_len]).map_err(|e| bad(&format!("its message is malformed ({e})")))?;
+    let message =
+        root_as_message(&bytes[8..8 + message_len]).map_err(|e| bad(&format!("its message is malformed ({e})")))?;
     let batch = message.header_as_record_batch().ok_or_else(|| bad("its message is of another kind"))?;
     let data = body.slice(8 + message_len);
     if message.version() != MetadataVersion::V5 || batch.compression().is_some() {
@@ -199,6 +200,9 @@ impl Shape {
             let (offset, len) = (buffer.offset(), buffer.length());
             if offset < 0 || len < 0 || offset.checked_add(len).is_none_or(|end| end > data_len as i64) {
                 return Err("a buffer lies outside the body");
+            }
+            if offset % 8 != 0 {
+                return Err("a buffer is not aligned");
             }
             buffers.push(len);
         }
@@ -245,18 +249,39 @@ impl Shape {
         Ok(len)
     }
 
-    /// The buffers after validity; their sizes are arrow's to check.
+    /// The buffers after validity. Their sizes are arrow's to check, but it panics where one holds part of an element.
     fn value_buffers(&mut self, data_type: &DataType) -> Checked<()> {
-        let count = match data_type {
-            DataType::Struct(_) | DataType::FixedSizeList(_, _) => 0,
-            DataType::Utf8 | DataType::Binary | DataType::LargeUtf8 | DataType::LargeBinary => 2,
-            DataType::ListView(_) | DataType::LargeListView(_) => 2,
-            DataType::Utf8View | DataType::BinaryView => {
-                1 + self.variadic.next().ok_or("a view column's buffer count is missing")?
+        match data_type {
+            DataType::Struct(_) | DataType::FixedSizeList(_, _) => {}
+            DataType::Utf8 | DataType::Binary => {
+                self.elements(4)?;
+                self.elements(1)?;
             }
-            _ => 1,
-        };
-        (0..count).try_for_each(|_| self.buffer(0))
+            DataType::LargeUtf8 | DataType::LargeBinary => {
+                self.elements(8)?;
+                self.elements(1)?;
+            }
+            DataType::List(_) | DataType::Map(_, _) => self.elements(4)?,
+            DataType::LargeList(_) => self.elements(8)?,
+            DataType::ListView(_) => (0..2).try_for_each(|_| self.elements(4))?,
+            DataType::LargeListView(_) => (0..2).try_for_each(|_| self.elements(8))?,
+            DataType::Utf8View | DataType::BinaryView => {
+                self.elements(16)?;
+                let count = self.variadic.next().ok_or("a view column's buffer count is missing")?;
+                (0..count).try_for_each(|_| self.elements(1))?;
+            }
+            other => self.elements(other.primitive_width().unwrap_or(1))?,
+        }
+        Ok(())
+    }
+
+    /// A buffer of elements of `width` bytes.
+    fn elements(&mut self, width: usize) -> Checked<()> {
+        match self.buffers.next() {
+            Some(len) if len % width as i64 == 0 => Ok(()),
+            Some(_) => Err("a buffer ends inside an element"),
+            None => Err("it lists fewer buffers than the schema"),
+        }
     }
 
     fn buffer(&mut self, at_least: i64) -> Checked<()> {

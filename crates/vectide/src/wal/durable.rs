@@ -44,10 +44,7 @@ impl DurableMark {
         if bytes[..8] != MAGIC || crc != crc32c(&bytes[..32]) {
             return None;
         }
-        Some(Self {
-            position: LogPosition { epoch: Epoch(word(8)?), at: word(16)? },
-            publication: PubNo(word(24)?),
-        })
+        Some(Self { position: LogPosition { epoch: Epoch(word(8)?), at: word(16)? }, publication: PubNo(word(24)?) })
     }
 
     /// Overwrites the mark in place: one small write, which readers see whole or tell from its checksum.

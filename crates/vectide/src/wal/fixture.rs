@@ -1,7 +1,7 @@
 //! What the log's tests share: a small table, a listener that remembers, a log and a replay over any file layer.
 
-use super::frame::{EncodedBatch, FrameKind, LogSchema};
 use super::fence::take_over;
+use super::frame::{EncodedBatch, FrameKind, LogSchema};
 use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::local::{LocalLog, LocalLogOptions};
 use super::object::{ObjectLog, ObjectLogOptions};
@@ -11,13 +11,15 @@ use crate::clock::SystemClock;
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, Seq, ShardId};
 use crate::store::paths::ShardPaths;
-use crate::store::{Fs, LocalDir, ObjectBackend, Store};
+use crate::store::{DirEntry, File, Fs, LocalDir, LockGuard, ObjectBackend, Store};
 use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use object_store::memory::InMemory;
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 pub(super) const WAL_DIR: &str = "/db/t/0/wal";
@@ -208,10 +210,7 @@ pub(super) fn memory() -> Arc<dyn Store> {
 }
 
 /// What the writer of epoch `current` does first: shut the earlier ones out, then replay.
-pub(super) async fn recover_objects(
-    store: &Arc<dyn Store>,
-    plan: ReplayPlan,
-) -> Result<(Vec<ReplayBatch>, Recovered)> {
+pub(super) async fn recover_objects(store: &Arc<dyn Store>, plan: ReplayPlan) -> Result<(Vec<ReplayBatch>, Recovered)> {
     let closed = take_over(store, &paths(), plan.from, &plan.closed, plan.current).await?;
     drain(Replay::objects(Arc::clone(store), paths(), log_schema(), ReplayPlan { closed, ..plan })).await
 }
@@ -227,4 +226,90 @@ pub(super) async fn drain(mut replay: Replay) -> Result<(Vec<ReplayBatch>, Recov
 pub(super) async fn replay_local(fs: Arc<dyn Fs>, plan: ReplayPlan) -> Result<(Vec<ReplayBatch>, Recovered)> {
     let dir = LocalDir { root: PathBuf::from("/db"), fs };
     drain(Replay::local(dir, PathBuf::from(WAL_DIR), log_schema(), plan)).await
+}
+
+/// What a [`SkipFs`] was told to leave out: the path, and how many syncs of it came before.
+pub(super) type Skip = fn(&Path, u64) -> bool;
+
+/// A file layer that leaves out single syncs of files: which one, its `skip` says.
+#[derive(Clone, Debug)]
+pub(super) struct SkipFs {
+    pub(super) inner: Arc<dyn Fs>,
+    pub(super) skip: Skip,
+}
+
+#[derive(Debug)]
+struct SkipFile {
+    inner: Arc<dyn File>,
+    path: PathBuf,
+    syncs: AtomicU64,
+    skip: Skip,
+}
+
+impl SkipFs {
+    fn wrap(&self, path: &Path, inner: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(SkipFile { inner, path: path.to_owned(), syncs: AtomicU64::new(0), skip: self.skip })
+    }
+}
+
+impl Fs for SkipFs {
+    fn create_new(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.inner.create_new(path).map(|file| self.wrap(path, file))
+    }
+    fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn File>> {
+        self.inner.open(path, write).map(|file| self.wrap(path, file))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.hard_link(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_file(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_dir(path)
+    }
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_dir_all(path)
+    }
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<DirEntry>> {
+        self.inner.read_dir(path)
+    }
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.inner.create_dir_all(path)
+    }
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.sync_dir(path)
+    }
+    fn lock(&self, path: &Path, owner: &str) -> io::Result<Result<Box<dyn LockGuard>, String>> {
+        self.inner.lock(path, owner)
+    }
+}
+
+impl File for SkipFile {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buf, offset)
+    }
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.inner.write_all_at(bufs, offset)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(offset, len)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        // ORDERING: Relaxed: a counter that publishes nothing.
+        let before = self.syncs.fetch_add(1, Ordering::Relaxed);
+        if (self.skip)(&self.path, before) { Ok(()) } else { self.inner.sync_data() }
+    }
+    fn map(&self, len: u64) -> io::Result<bytes::Bytes> {
+        self.inner.map(len)
+    }
 }

@@ -139,7 +139,8 @@ fn many_types_ride_along() {
         ("nothing", Arc::new(NullArray::new(3))),
         ("runs", Arc::new(runs)),
     ];
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).expect("batch");
+    let batch =
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).expect("batch");
     let schema = LogSchema::new(batch.schema(), table_schema()).expect("no dictionaries");
     for batch in [batch.clone(), batch.slice(1, 2)] {
         let encoded = encode(&schema, &batch, None);
@@ -212,7 +213,8 @@ fn varied() -> (Arc<LogSchema>, Buffer, u32) {
         columns.push((field.name().clone(), Arc::clone(column)));
     }
     columns.push(("nested".into(), Arc::new(nested)));
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).expect("batch");
+    let batch =
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).expect("batch");
     let schema = LogSchema::new(batch.schema(), table_schema()).expect("no dictionaries");
     let encoded = encode(&schema, &batch, None);
     let body = encoded.part_body(0).clone();

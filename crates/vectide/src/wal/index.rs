@@ -29,10 +29,8 @@ impl SeqIndex {
 
     /// Notes that rows from `first_seq` up to (not including) `next_seq` stand from `start` to `end`.
     pub(crate) fn note(&mut self, first_seq: Seq, start: LogPosition, next_seq: Seq, end: LogPosition) {
-        let is_due = self
-            .entries
-            .back()
-            .is_none_or(|&(_, last)| last.epoch != start.epoch || start.at - last.at >= self.grain);
+        let is_due =
+            self.entries.back().is_none_or(|&(_, last)| last.epoch != start.epoch || start.at - last.at >= self.grain);
         if is_due {
             self.entries.push_back((first_seq, start));
         }

@@ -12,7 +12,7 @@ mod files;
 
 use super::frame::{EncodedBatch, LogSchema, Place};
 use super::index::SeqIndex;
-use super::queue::{LogStats, LogPermit, Queue, QueueLimits, Space, SpaceHold};
+use super::queue::{LogPermit, LogStats, Queue, QueueLimits, Space, SpaceHold};
 use super::{Admission, EpochEnd, Log, LogListener};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -153,9 +153,7 @@ impl LocalLog {
             group_bytes: options.group_bytes,
             is_full: false,
         };
-        let thread = std::thread::Builder::new()
-            .name("vectide-log".into())
-            .spawn(move || worker.run())
+        let thread = crate::runtime::spawn_thread("vectide-log".into(), move || worker.run())
             .map_err(|e| Error::io("starting the log's thread", e))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)), epoch, fs, wal_dir })
     }
@@ -224,6 +222,7 @@ impl Log for LocalLog {
         }
         self.shared.queue.appended(batch.rows(), batch.bytes(), since);
         inbox.batches.push_back(Pending { batch, first_seq, publication, since, _permit: permit });
+        drop(inbox);
         self.shared.wake.notify_one();
     }
 
@@ -243,10 +242,9 @@ impl Log for LocalLog {
         }
         let current = reply.await.map_err(|_| self.stopped())?;
         let (fs, wal_dir, epoch) = (Arc::clone(&self.fs), self.wal_dir.clone(), self.epoch);
-        let removed =
-            tokio::task::spawn_blocking(move || files::trim(fs.as_ref(), &wal_dir, position, epoch, current))
-                .await
-                .map_err(|e| Error::internal("trimming the log was cut short").with_source(e))??;
+        let removed = tokio::task::spawn_blocking(move || files::trim(fs.as_ref(), &wal_dir, position, epoch, current))
+            .await
+            .map_err(|e| Error::internal("trimming the log was cut short").with_source(e))??;
         self.shared.queue.objects_trimmed(removed);
         self.shared.index.lock().trim(position);
         Ok(())
@@ -327,8 +325,8 @@ impl Worker {
             if work.is_last {
                 return self.finish();
             }
-            if self.files.is_low() && !self.is_full {
-                match self.extend(0) {
+            if self.files.is_low(self.shared.reserve) && !self.is_full {
+                match self.extend(0, 0) {
                     Err(NoSpace::Broken(error)) => return self.die(error, Work::default()),
                     Err(NoSpace::Full(_)) => self.is_full = true,
                     Ok(()) => {}
@@ -389,13 +387,14 @@ impl Worker {
             if let Some(hold) = self.shared.space.take(bytes, reserve) {
                 return Ok(hold);
             }
-            // Others may take some of it meanwhile, hence the loop. The reserve is filled up on the way.
-            self.extend((bytes + self.shared.reserve).saturating_sub(self.shared.space.free()))?;
+            // Others may take some of it meanwhile, hence the loop. The reserve is filled up on the way if there is room.
+            let free = self.shared.space.free();
+            self.extend((bytes + self.shared.reserve).saturating_sub(free), (bytes + reserve).saturating_sub(free))?;
         }
     }
 
-    fn extend(&mut self, need: u64) -> Result<(), NoSpace> {
-        if self.files.extend(need)? {
+    fn extend(&mut self, need: u64, least: u64) -> Result<(), NoSpace> {
+        if self.files.extend(need, least)? {
             self.shared.queue.object_created();
         }
         self.is_full = false;

@@ -12,6 +12,8 @@ pub(crate) mod fence;
 #[cfg(test)]
 mod fixture;
 pub(crate) mod frame;
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub(crate) mod fuzz;
 pub(crate) mod index;
 pub(crate) mod local;
 pub(crate) mod object;
@@ -24,9 +26,9 @@ pub(crate) mod tail;
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
 pub use crate::manifest::EpochEnd;
+use async_trait::async_trait;
 pub(crate) use queue::LogPermit;
 pub use queue::LogStats;
-use async_trait::async_trait;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -64,13 +66,7 @@ pub(crate) trait Log: Send + Sync + Debug {
 
     /// Appends an admitted batch to the queue. O(1), never blocks: called inside the publication section. After the log
     /// has failed or was closed it does nothing: the batch is never reported durable.
-    fn enqueue(
-        &self,
-        permit: LogPermit,
-        batch: Arc<frame::EncodedBatch>,
-        first_seq: Seq,
-        publication: PubNo,
-    );
+    fn enqueue(&self, permit: LogPermit, batch: Arc<frame::EncodedBatch>, first_seq: Seq, publication: PubNo);
 
     /// A position at or before the first frame whose rows begin at `seq` or later: where a replay that skips everything
     /// below `seq` has to start. Exact enough that what lies before it may be trimmed.
@@ -99,4 +95,34 @@ pub(crate) fn epoch_name(epoch: Epoch) -> String {
 /// The log file whose first byte stands at `start`, in its epoch's folder.
 pub(crate) fn log_file_name(start: u64) -> String {
     format!("{start:020}.log")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_fail_point_on_the_logs_path_is_listed_and_none_else() {
+        let sources = [
+            include_str!("durable.rs"),
+            include_str!("fence.rs"),
+            include_str!("local.rs"),
+            include_str!("local/files.rs"),
+            include_str!("object.rs"),
+            include_str!("replay.rs"),
+        ];
+        let name = |rest: &'static str| rest.split('"').next().expect("split gives at least one");
+        let used: BTreeSet<_> = sources.iter().flat_map(|s| s.split("hit(\"").skip(1).map(name)).collect();
+        let listed = crate::failpoint::POINTS.iter().copied().filter(|name| name.starts_with("wal."));
+        assert_eq!(used, listed.collect());
+    }
+
+    #[test]
+    fn log_files_are_named_as_the_store_names_them() {
+        use crate::store::paths::LogKind;
+        let paths = fixture::paths();
+        let own = format!("{}{}/{}", paths.wal_dir(), epoch_name(Epoch(7)), log_file_name(99));
+        assert_eq!(own, paths.wal(Epoch(7), 99, LogKind::File));
+    }
 }

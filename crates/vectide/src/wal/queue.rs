@@ -397,7 +397,10 @@ mod tests {
         let rows = queue.reserve(10, 10).await.expect("room");
         assert!(queue.try_reserve(1, 1).expect("open").is_none(), "rows are bounded");
         drop(rows);
-        assert!(queue.try_reserve(99, 1 << 30).expect("open").is_some(), "a batch above the limits gets an empty queue");
+        assert!(
+            queue.try_reserve(99, 1 << 30).expect("open").is_some(),
+            "a batch above the limits gets an empty queue"
+        );
     }
 
     #[tokio::test]

@@ -27,6 +27,8 @@ pub(super) struct LocalReader {
     starts: Vec<u64>,
     open: Option<OpenFile>,
     position: u64,
+    /// Where the current file begins, as long as no frame was read from it.
+    entered_at: Option<u64>,
     /// Files that frames were read from.
     touched: Vec<Arc<dyn File>>,
 }
@@ -51,8 +53,17 @@ impl LocalReader {
     ) -> Result<Self> {
         let dir = wal_dir.join(epoch_name(from.epoch));
         let starts = list_files(fs.as_ref(), &dir)?;
-        let mut reader =
-            Self { fs, schema, dir, epoch: from.epoch, starts, open: None, position: from.at, touched: Vec::new() };
+        let mut reader = Self {
+            fs,
+            schema,
+            dir,
+            epoch: from.epoch,
+            starts,
+            open: None,
+            position: from.at,
+            entered_at: None,
+            touched: Vec::new(),
+        };
         if let Some(&start) = reader.starts.iter().rev().find(|&&start| start <= from.at)
             && start < from.at
         {
@@ -70,9 +81,15 @@ impl LocalReader {
         self.position
     }
 
-    /// The files that frames were read from, and their directory.
-    pub(super) fn touched(&self) -> (&[Arc<dyn File>], &PathBuf) {
-        (&self.touched, &self.dir)
+    /// Where the log ends, once [`LocalReader::next`] has answered `None`: behind the last frame. A file that holds none
+    /// does not count, because neither its header nor its name need be durable.
+    pub(super) fn end_position(&self) -> u64 {
+        self.entered_at.unwrap_or(self.position)
+    }
+
+    /// The files that frames were read from.
+    pub(super) fn touched(&self) -> &[Arc<dyn File>] {
+        &self.touched
     }
 
     /// The next frame; `None` at `limit`, or without one where the log ends. Its position is `header.at`; afterwards
@@ -85,10 +102,7 @@ impl LocalReader {
             if limit.is_some_and(|limit| self.position >= limit) {
                 return Ok(None);
             }
-            if self.open.is_none() && !self.enter_file(limit)? {
-                return Ok(None);
-            }
-            let Some(open) = &mut self.open else { continue };
+            let Some(open) = &mut self.open else { if self.enter_file(limit)? { continue } else { return Ok(None) } };
             let offset = self.position - open.start;
             match FrameHeader::parse(open.peek(offset, HEADER_BYTES + 64)?, self.epoch, self.position) {
                 HeaderRead::Whole { header, len } => match open.read_body(header, offset + len as u64)? {
@@ -97,11 +111,16 @@ impl LocalReader {
                             self.touched.push(Arc::clone(&open.file));
                         }
                         self.position += len as u64 + frame.header.body_len;
+                        self.entered_at = None;
                         return Ok(Some(frame));
                     }
                     None => return self.end("the frame's body is cut off or its checksum does not match", limit),
                 },
+                // The file ends here, and another begins here or should.
                 HeaderRead::Zero if self.starts.contains(&self.position) => self.open = None,
+                HeaderRead::Zero if offset >= open.len && self.starts.last().is_some_and(|&l| l > self.position) => {
+                    self.open = None;
+                }
                 HeaderRead::Zero => return self.end("nothing is written here", limit),
                 HeaderRead::Short(_) => return self.end("the frame's header is cut off", limit),
                 HeaderRead::Bad(why) => return self.end(why, limit),
@@ -126,6 +145,7 @@ impl LocalReader {
         self.open = Some(file);
         match header {
             FileHeader::Whole { len } => {
+                self.entered_at = Some(self.position);
                 self.position += len as u64;
                 Ok(true)
             }
@@ -160,7 +180,8 @@ impl LocalReader {
             let piece = open.peek(offset, PIECE_BYTES)?;
             // A header near the piece's end is looked at again in the next piece, with its key.
             let is_last = offset + piece.len() as u64 >= len;
-            let until = piece.len().saturating_sub(if is_last { HEADER_BYTES - 1 } else { HEADER_BYTES + MAX_KEY_BYTES });
+            let until =
+                piece.len().saturating_sub(if is_last { HEADER_BYTES - 1 } else { HEADER_BYTES + MAX_KEY_BYTES });
             for at in (0..until).step_by(8).filter(|&at| FrameHeader::may_begin(&piece[at..])) {
                 let place = start + offset + at as u64;
                 if let HeaderRead::Whole { header, .. } = FrameHeader::parse(&piece[at..], self.epoch, place)

@@ -42,7 +42,10 @@ pub(super) struct ObjectReader {
 
 impl fmt::Debug for ObjectReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectReader").field("epoch", &self.epoch).field("position", &self.position).finish_non_exhaustive()
+        f.debug_struct("ObjectReader")
+            .field("epoch", &self.epoch)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
     }
 }
 

@@ -7,18 +7,18 @@
 
 use super::assemble::Assembler;
 pub(crate) use super::assemble::ReplayBatch;
-use super::{EpochEnd, earlier_epochs};
 use super::frame::LogSchema;
 use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::read_local::LocalReader;
 use super::read_object::{ObjectReader, Slot};
+use super::{EpochEnd, earlier_epochs};
 use crate::error::{Error, Result};
 use crate::failpoint::hit;
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
 use crate::store::paths::ShardPaths;
 use crate::store::{LocalDir, Store};
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -192,7 +192,7 @@ impl Outlet {
 
 fn replay_local(
     dir: &LocalDir,
-    wal_dir: &std::path::Path,
+    wal_dir: &Path,
     schema: &Arc<LogSchema>,
     plan: &ReplayPlan,
     outlet: &mut Outlet,
@@ -223,11 +223,11 @@ fn replay_local(
             ))
             .into());
         }
-        let at = cut.map_or(reader.position(), |cut| cut.at);
+        let at = closed.unwrap_or(cut.map_or(reader.end_position(), |cut| cut.at));
         ends.push(EpochEnd { epoch, at, last_seq: frames.last_seq() });
         readers.push(reader);
     }
-    sync_recovered(dir, wal_dir, &readers)?;
+    sync_recovered(wal_dir, &readers)?;
     let (last_seq, last_publication) = (frames.last_seq(), frames.last_publication());
     Ok(Recovered { ends, last_seq, last_publication, index: frames.into_index() })
 }
@@ -280,19 +280,11 @@ async fn replay_objects(
 }
 
 /// Makes durable what a killed writer left in the page cache: a reader must never see a row that a power cut could
-/// still take.
-fn sync_recovered(dir: &LocalDir, wal_dir: &std::path::Path, readers: &[LocalReader]) -> Result<()> {
+/// still take. The files' names need nothing: no frame is written to a file before its name is durable.
+fn sync_recovered(wal_dir: &Path, readers: &[LocalReader]) -> Result<()> {
     let failed = |e| Error::io(format!("syncing the recovered log {}", wal_dir.display()), e);
-    let mut is_any = false;
-    for (files, folder) in readers.iter().map(LocalReader::touched).filter(|(files, _)| !files.is_empty()) {
-        is_any = true;
-        for file in files {
-            hit("wal.replay.sync.before").and_then(|()| file.sync_data()).map_err(failed)?;
-        }
-        hit("wal.replay.sync_dir.before").and_then(|()| dir.fs.sync_dir(folder)).map_err(failed)?;
-    }
-    if is_any {
-        hit("wal.replay.sync_dir.before").and_then(|()| dir.fs.sync_dir(wal_dir)).map_err(failed)?;
+    for file in readers.iter().flat_map(LocalReader::touched) {
+        hit("wal.replay.sync.before").and_then(|()| file.sync_data()).map_err(failed)?;
     }
     Ok(())
 }

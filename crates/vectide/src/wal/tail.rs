@@ -12,7 +12,7 @@ use super::index::{LOCAL_GRAIN, OBJECT_GRAIN, SeqIndex};
 use super::local::list_files;
 use super::read_local::LocalReader;
 use super::read_object::{ObjectReader, Slot};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition};
 use crate::manifest::{EpochEnd, ShardManifest};
 use crate::store::paths::ShardPaths;
@@ -120,7 +120,8 @@ impl Tail {
         if let Some(batch) = self.ready.pop_front() {
             return Ok(Some(batch));
         }
-        let mut follow = self.follow.take().ok_or_else(|| Error::expired("an earlier read of the log was cut short"))?;
+        let mut follow =
+            self.follow.take().ok_or_else(|| Error::expired("an earlier read of the log was cut short"))?;
         match &self.source {
             Source::Local { dir, wal_dir } => {
                 let (dir, wal_dir) = (dir.clone(), wal_dir.clone());
@@ -146,11 +147,13 @@ impl Follow {
         let mut batches = Vec::new();
         let mut bytes = 0;
         loop {
-            let mark = DurableMark::read(dir.fs.as_ref(), wal_dir).map_err(|e| Error::io("reading the durable mark", e))?;
+            let mark =
+                DurableMark::read(dir.fs.as_ref(), wal_dir).map_err(|e| Error::io("reading the durable mark", e))?;
             let marked = mark.map(|mark| mark.position).filter(|position| position.epoch == self.position.epoch);
             let Some(limit) = self.end().or(marked.map(|position| position.at)) else { return Ok(batches) };
             if self.position.at < limit {
-                self.read_to(dir, wal_dir, limit, &mut batches, &mut bytes).map_err(|e| self.expired(e, dir, wal_dir))?;
+                self.read_to(dir, wal_dir, limit, &mut batches, &mut bytes)
+                    .map_err(|e| self.expired(e, dir, wal_dir))?;
             }
             if bytes >= LUMP_BYTES || !self.enter_next_epoch() {
                 return Ok(batches);

@@ -1,6 +1,7 @@
 //! Readers in other processes: never more than is durable, never less than was acknowledged.
 
 use super::*;
+use crate::error::ErrorKind;
 use crate::ids::Seq;
 use crate::store::LocalStore;
 use crate::store::sim::SimFs;
@@ -10,13 +11,7 @@ use crate::wal::object::ObjectLogOptions;
 use crate::wal::{Admission, EpochEnd};
 
 fn manifest(from: LogPosition, seq: u64, epoch: u64, closed: Vec<EpochEnd>) -> ShardManifest {
-    ShardManifest {
-        epoch: Epoch(epoch),
-        replay_from: from,
-        replay_seq: Seq(seq),
-        closed,
-        ..ShardManifest::empty()
-    }
+    ShardManifest { epoch: Epoch(epoch), replay_from: from, replay_seq: Seq(seq), closed, ..ShardManifest::empty() }
 }
 
 fn start() -> LogPosition {

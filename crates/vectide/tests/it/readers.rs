@@ -76,7 +76,8 @@ async fn a_reader_follows_over_objects_and_to_the_next_writer() {
     let db = Vectide::open(uri, Options::default()).await.expect("opens");
     let table = db.create_table("t", schema()).await.expect("creates");
     table.upsert(numbered(0..100, "a")).await.expect("writes");
-    let reader = Vectide::open_read_only(uri, Options::default()).await.expect("opens").open_table("t").await.expect("opens");
+    let reader =
+        Vectide::open_read_only(uri, Options::default()).await.expect("opens").open_table("t").await.expect("opens");
     let next = Vectide::open(uri, Options::default()).await.expect("an object store has no lock");
     let taken = next.open_table("t").await.expect("takes over");
     assert_eq!(table.upsert(numbered(0..1, "late")).await.expect_err("fenced").kind(), ErrorKind::Fenced);

@@ -15,9 +15,11 @@ fn schema(dim: i32, metric: Metric) -> TableSchema {
 fn batch(first: i64, vectors: &[Vec<f32>]) -> RecordBatch {
     let dim = vectors.first().map_or(1, Vec::len) as i32;
     let values = Float32Array::from(vectors.concat());
-    let list = FixedSizeListArray::new(Arc::new(Field::new_list_field(DataType::Float32, true)), dim, Arc::new(values), None);
+    let list =
+        FixedSizeListArray::new(Arc::new(Field::new_list_field(DataType::Float32, true)), dim, Arc::new(values), None);
     let ids: Int64Array = (first..first + vectors.len() as i64).collect();
-    RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef), ("vec", Arc::new(list) as ArrayRef)]).expect("a batch")
+    RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef), ("vec", Arc::new(list) as ArrayRef)])
+        .expect("a batch")
 }
 
 async fn create(dim: i32, metric: Metric, options: Options) -> (Vectide, Table) {
@@ -30,7 +32,8 @@ async fn recall(table: &Table, queries: &[Vec<f32>], k: usize, ef: usize) -> f64
     let snapshot = table.snapshot();
     let found = snapshot.search_batch(queries).k(k).ef_search(ef).await.expect("searches");
     let truth = snapshot.search_batch(queries).k(k).exact(true).await.expect("scans");
-    let hit: usize = found.iter().zip(&truth).map(|(f, t)| ids(t).iter().filter(|id| ids(f).contains(id)).count()).sum();
+    let hit: usize =
+        found.iter().zip(&truth).map(|(f, t)| ids(t).iter().filter(|id| ids(f).contains(id)).count()).sum();
     hit as f64 / (k * queries.len()) as f64
 }
 

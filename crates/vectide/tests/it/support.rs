@@ -30,7 +30,12 @@ pub fn tiny() -> Options {
 
 pub fn vectors(rows: &[[f32; DIM]]) -> FixedSizeListArray {
     let values = Float32Array::from(rows.concat());
-    FixedSizeListArray::new(Arc::new(Field::new_list_field(DataType::Float32, true)), DIM as i32, Arc::new(values), None)
+    FixedSizeListArray::new(
+        Arc::new(Field::new_list_field(DataType::Float32, true)),
+        DIM as i32,
+        Arc::new(values),
+        None,
+    )
 }
 
 pub fn batch(rows: &[(i64, &str, [f32; DIM])]) -> RecordBatch {
@@ -56,7 +61,13 @@ pub fn ids(batch: &RecordBatch) -> Vec<i64> {
 }
 
 pub fn states(batch: &RecordBatch) -> Vec<String> {
-    batch.column_by_name("state").expect("state").as_string::<i32>().iter().map(|s| s.unwrap_or("").to_owned()).collect()
+    batch
+        .column_by_name("state")
+        .expect("state")
+        .as_string::<i32>()
+        .iter()
+        .map(|s| s.unwrap_or("").to_owned())
+        .collect()
 }
 
 pub fn distances(batch: &RecordBatch) -> Vec<f32> {

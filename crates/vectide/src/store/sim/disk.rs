@@ -2,7 +2,7 @@
 //!
 //! `store/sim` locks it around every call. Invariant: `durable` of a page, length or directory changes in a sync only.
 
-use super::SyncKind;
+use super::{Sync, SyncKind};
 use crate::store::rng::SplitMix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, IoSlice};
@@ -25,8 +25,18 @@ pub(super) struct Disk {
     pub(super) used_bytes: u64,
     pub(super) limit_bytes: Option<u64>,
     pub(super) locks: BTreeMap<PathBuf, String>,
-    pub(super) skips: Vec<(SyncKind, String)>,
+    pub(super) skips: Vec<Skip>,
     pub(super) skipped: u64,
+}
+
+/// Which syncs are left out.
+#[derive(Clone)]
+pub(super) struct Skip(pub(super) Arc<dyn Fn(&Sync<'_>) -> bool + Send + std::marker::Sync>);
+
+impl std::fmt::Debug for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Skip")
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -426,8 +436,8 @@ impl Disk {
     }
 
     pub(super) fn skips(&mut self, kind: SyncKind, path: &Path) -> bool {
-        let path = path.to_string_lossy();
-        let skip = self.skips.iter().any(|(k, pattern)| *k == kind && path.contains(pattern));
+        let sync = Sync { kind, path, point: crate::failpoint::last_on_this_thread() };
+        let skip = self.skips.iter().any(|skip| (skip.0)(&sync));
         self.skipped += u64::from(skip);
         skip
     }

@@ -15,7 +15,7 @@ mod disk;
 
 use super::{DirEntry, File, Fs, LockGuard};
 use bytes::Bytes;
-use disk::{Disk, Node};
+use disk::{Disk, Node, Skip};
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,17 @@ pub enum SyncKind {
     File,
     /// `Fs::sync_dir`, and those that `create_dir_all` makes.
     Dir,
+}
+
+/// A sync that a [`SimFs`] was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Sync<'a> {
+    /// Of what.
+    pub kind: SyncKind,
+    /// The file, or the directory.
+    pub path: &'a Path,
+    /// The fail point that the calling thread passed last: tells one sync of a file from another.
+    pub point: &'static str,
 }
 
 /// A simulated disk. Clones are the same disk. Every call is one critical section; deterministic.
@@ -85,7 +96,13 @@ impl SimFs {
 
     /// From now on syncs of this kind whose path contains `pattern` report success and do nothing.
     pub fn skip_sync(&self, kind: SyncKind, pattern: &str) {
-        self.0.lock().skips.push((kind, pattern.to_owned()));
+        let pattern = pattern.to_owned();
+        self.skip_syncs_where(move |sync| sync.kind == kind && sync.path.to_string_lossy().contains(&pattern));
+    }
+
+    /// From now on syncs of which `is_skipped` says so report success and do nothing; also on disks made of this one.
+    pub fn skip_syncs_where(&self, is_skipped: impl Fn(&Sync<'_>) -> bool + Send + std::marker::Sync + 'static) {
+        self.0.lock().skips.push(Skip(Arc::new(is_skipped)));
     }
 
     /// How many syncs were left out so far: a test that skips what is never called proves nothing.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Slices handed to one vectored write; below the system's limit of 1,024.
 const MAX_SLICES: usize = 512;
 /// Space is asked for in multiples of this.
-const SPACE_UNIT: u64 = 64 << 10;
+const SPACE_UNIT: u64 = 4 << 10;
 
 /// Sizes of log files.
 #[derive(Clone, Copy, Debug)]
@@ -100,51 +100,54 @@ impl Files {
         self.active.as_ref().map_or(0, |active| active.start + active.allocated - self.position)
     }
 
-    /// Whether it is time to ask for more, before a writer has to wait for it.
-    pub(super) fn is_low(&self) -> bool {
-        self.active.as_ref().is_some_and(|active| self.space.free() < (active.allocated / 4).min(self.sizes.full / 8))
+    /// Whether it is time to ask for more, before a writer has to wait for it: `reserve` is nothing to a writer.
+    pub(super) fn is_low(&self, reserve: u64) -> bool {
+        let low = |active: &Active| reserve + (active.allocated / 4).min(self.sizes.full / 8);
+        self.active.as_ref().is_some_and(|active| self.space.free() < low(active))
     }
 
-    /// Preallocates at least `need` bytes more than are free now, in the current file or in a new one. On success the
-    /// space is in [`Space`]; `Ok(true)` tells that a file was created.
-    pub(super) fn extend(&mut self, need: u64) -> Result<bool, NoSpace> {
-        let need = need.next_multiple_of(SPACE_UNIT);
+    /// Preallocates `need` bytes more than are free now, or `least` if the disk has no more, in the current file or in a
+    /// new one; usually more than that. On success the space is in [`Space`]; `Ok(true)` tells that a file was created.
+    pub(super) fn extend(&mut self, need: u64, least: u64) -> Result<bool, NoSpace> {
+        let (need, least) = (need.next_multiple_of(SPACE_UNIT), least.next_multiple_of(SPACE_UNIT));
         match &mut self.active {
             Some(active) if active.allocated < self.sizes.full => {
                 let wish = active.allocated.min(self.sizes.full - active.allocated).max(need);
-                let grown = allocate(active.file.as_ref(), &active.path, active.allocated, &[wish, need])?;
+                let grown = allocate(active.file.as_ref(), &active.path, active.allocated, &[wish, need, least])?;
                 active.allocated += grown;
                 self.space.add(grown);
                 Ok(false)
             }
-            _ => self.replace(need).map(|()| true),
+            _ => self.replace(need, least).map(|()| true),
         }
     }
 
-    /// Starts a new file with at least `need` bytes more than the old one had left. Everything written so far is synced.
-    fn replace(&mut self, need: u64) -> Result<(), NoSpace> {
+    /// Starts a new file with `need` (or `least`) bytes more than the old one had left. All that was written is synced.
+    fn replace(&mut self, need: u64, least: u64) -> Result<(), NoSpace> {
         let header = self.schema.file_header(self.epoch, self.position);
         let left = self.remaining();
-        let least = (left + need + header.len() as u64).next_multiple_of(SPACE_UNIT);
-        let wish = self.next_first_bytes.max(least);
+        let with = |bytes: u64| (left + bytes + header.len() as u64).next_multiple_of(SPACE_UNIT);
+        let sizes = [self.next_first_bytes.max(with(need)), with(need), with(least)];
         let dir = self.wal_dir.join(epoch_name(self.epoch));
         if self.active.is_none() {
             hit("wal.local.mkdir.before").and_then(|()| self.fs.create_dir_all(&dir)).map_err(|e| classify(&dir, e))?;
             if self.mark.is_none() {
-                let mark = DurableMark::file(self.fs.as_ref(), &self.wal_dir).map_err(|e| classify(&self.wal_dir, e))?;
+                let mark =
+                    DurableMark::file(self.fs.as_ref(), &self.wal_dir).map_err(|e| classify(&self.wal_dir, e))?;
                 self.mark = Some(mark);
             }
         }
         let path = dir.join(log_file_name(self.position));
-        let file = hit("wal.local.create.before")
-            .and_then(|()| self.fs.create_new(&path))
-            .map_err(|e| classify(&path, e))?;
-        let allocated = match self.fill_new(file.as_ref(), &path, &header, &[wish, least]) {
+        let file =
+            hit("wal.local.create.before").and_then(|()| self.fs.create_new(&path)).map_err(|e| classify(&path, e))?;
+        let allocated = match self.fill_new(file.as_ref(), &path, &header, &sizes) {
             Ok(allocated) => allocated,
             Err(NoSpace::Full(full)) => return Err(self.undo_create(&path, &dir, full)),
             Err(broken) => return Err(broken),
         };
-        hit("wal.local.sync_dir.before").and_then(|()| self.fs.sync_dir(&dir)).map_err(|e| broken("syncing", &dir, e))?;
+        hit("wal.local.sync_dir.before")
+            .and_then(|()| self.fs.sync_dir(&dir))
+            .map_err(|e| broken("syncing", &dir, e))?;
         if let Some(old) = self.active.take() {
             // Gives back what was preallocated and not needed. Only room is at stake: the zeros read the same.
             let _ = old.file.set_len(self.position - old.start);
@@ -270,7 +273,13 @@ fn broken(doing: &str, path: &Path, e: io::Error) -> NoSpace {
 
 /// Removes files of `wal_dir` that lie wholly before `position`, oldest first; returns how many of `own` epoch went.
 /// Never the newest file of `position`'s or a later epoch, unless `own`'s current file was retired (`current` is `None`).
-pub(super) fn trim(fs: &dyn Fs, wal_dir: &Path, position: LogPosition, own: Epoch, current: Option<u64>) -> Result<u64> {
+pub(super) fn trim(
+    fs: &dyn Fs,
+    wal_dir: &Path,
+    position: LogPosition,
+    own: Epoch,
+    current: Option<u64>,
+) -> Result<u64> {
     let doing = |path: &Path| format!("trimming {}", path.display());
     let entries = match fs.read_dir(wal_dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),

@@ -1,0 +1,257 @@
+//! Rounds of SIGKILL: writers, deleters, a flush loop and searches run on tiny memtables until the process is killed, at
+//! random or at a named point; then it is opened again (and sometimes killed again, twice, in the middle of recovering).
+//!
+//! Each directory is carried through several rounds. Invariant of every round: all acknowledged writes are there, each
+//! unacknowledged one wholly or not at all, nothing is doubled or back from the dead, and a second reopen shows the same.
+
+use crate::model::{Model, Settled};
+use crate::points::{LAYOUTS, Points, Target};
+use crate::rows::Rng;
+use crate::worker::{Report, Worker};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Rounds that one directory lives.
+const LIFE: u32 = 12;
+/// How long a worker may take to reach the point that it shall die at, once it writes.
+const POINT_PATIENCE: Duration = Duration::from_millis(2_000);
+
+/// A directory and what it has to hold.
+struct Ground {
+    dir: TempDir,
+    layout: &'static str,
+    model: Model,
+    version: u64,
+    rounds: u32,
+}
+
+impl Ground {
+    fn new(layout: &'static str) -> Self {
+        Self { dir: tempfile::tempdir().expect("a folder"), layout, model: Model::default(), version: 1, rounds: 0 }
+    }
+}
+
+/// Figures of the whole run.
+#[derive(Debug, Default)]
+struct Figures {
+    kills: u64,
+    /// Kills of a writing process, and those of them with unacknowledged writes.
+    writing: u64,
+    in_flight: u64,
+    recovering: u64,
+    errors: u64,
+    conflicts: u64,
+    batches: u64,
+    rows: u64,
+    settled: Settled,
+    written_for: Duration,
+}
+
+struct Harness {
+    rng: Rng,
+    points: Points,
+    grounds: Vec<Ground>,
+    figures: Figures,
+}
+
+#[test]
+fn kill_nine_loses_nothing_doubles_nothing_and_resurrects_nothing() {
+    let rounds = crate::number("VECTIDE_CRASH_ROUNDS", 20);
+    if rounds == 0 {
+        return;
+    }
+    let seed = crate::seed("VECTIDE_CRASH_SEED");
+    let started = Instant::now();
+    let mut harness = Harness {
+        rng: Rng(seed),
+        points: Points::explore(),
+        grounds: LAYOUTS.into_iter().map(Ground::new).collect(),
+        figures: Figures::default(),
+    };
+    for round in 0..rounds {
+        if let Err((reason, dir)) = harness.round() {
+            let replay = format!("VECTIDE_CRASH_SEED={seed} VECTIDE_CRASH_ROUNDS={}", round + 1);
+            panic!("round {round}: {reason}\nthe directory is kept at {}\nreplay with {replay}", dir.display());
+        }
+    }
+    harness.report(rounds, started.elapsed());
+}
+
+type Failure = (String, std::path::PathBuf);
+
+impl Harness {
+    fn round(&mut self) -> Result<(), Failure> {
+        // One round in five is killed at random, one in five meets an error at a point first.
+        let roll = self.rng.below(10);
+        let target = (roll >= 2).then(|| self.points.next(&mut self.rng));
+        let layout = target.as_ref().map_or(LAYOUTS[self.rng.below(2) as usize], |target| target.layout);
+        let slot = LAYOUTS.iter().position(|l| *l == layout).expect("one of them");
+        if self.grounds[slot].rounds >= LIFE || target.as_ref().is_some_and(|target| target.is_fresh) {
+            self.grounds[slot] = Ground::new(layout);
+        }
+        let mut ground = std::mem::replace(&mut self.grounds[slot], Ground::new(layout));
+        let done = self.round_on(&mut ground, target, roll < 4);
+        match done {
+            Ok(()) => {
+                self.grounds[slot] = ground;
+                Ok(())
+            }
+            Err(reason) => Err((reason, ground.dir.keep())),
+        }
+    }
+
+    fn round_on(&mut self, ground: &mut Ground, target: Option<Target>, is_error: bool) -> Result<(), String> {
+        ground.rounds += 1;
+        let (writing, recovering) = match target {
+            Some(target) if target.in_recovery => (None, Some(target)),
+            other => (other, None),
+        };
+        let is_error = is_error && writing.is_some();
+        let report = self.write_and_kill(ground, writing.as_ref(), is_error)?;
+        let what = match (&writing, &recovering) {
+            (Some(target), _) if is_error => format!("an error at {}@{}", target.name, target.nth),
+            (Some(target), _) => format!("killed at {}@{}", target.name, target.nth),
+            (_, Some(target)) => format!("killed while recovering at {}@{}", target.name, target.nth),
+            _ => "killed at random".to_owned(),
+        };
+        let again = self.rng.below(3);
+        self.kill_recoveries(ground, recovering, again);
+        let settled = self.settle(ground, &report.undecided());
+        settled.map_err(|reason| format!("{what} (layout {}): {reason}", ground.layout))
+    }
+
+    /// Runs writers until they are killed.
+    fn write_and_kill(
+        &mut self,
+        ground: &mut Ground,
+        target: Option<&Target>,
+        is_error: bool,
+    ) -> Result<Report, String> {
+        let action = if is_error { "error" } else { "kill" };
+        let armed = target.map_or(String::new(), |target| format!("{}={action}@{}", target.name, target.nth));
+        let (seed, writers) = (self.rng.next() >> 1, 1 + self.rng.below(6));
+        let numbers = [("seed", seed), ("version", ground.version), ("writers", writers)];
+        let mut worker = Worker::start("write", ground.dir.path(), ground.layout, &armed, &numbers);
+        let mut runs = worker.read(Duration::from_secs(30), |report| report.is_ready);
+        let ready = Instant::now();
+        if runs && ground.layout == "files" && self.rng.one_in(6) {
+            self.expect_conflict(ground, &worker)?;
+        }
+        if runs {
+            let random = Duration::from_millis(20 + self.rng.below(500));
+            let time = if target.is_some() && !is_error { POINT_PATIENCE } else { random };
+            runs = worker.read(time, |_| false);
+        }
+        let report = worker.kill();
+        self.figures.written_for += if report.is_ready { ready.elapsed() } else { Duration::ZERO };
+        self.figures.kills += 1;
+        match target {
+            Some(target) if !runs && !is_error => self.points.killed(target),
+            Some(_) if is_error => self.figures.errors += 1,
+            _ => {}
+        }
+        self.take(ground, &report, is_error)?;
+        Ok(report)
+    }
+
+    fn take(&mut self, ground: &mut Ground, report: &Report, is_error: bool) -> Result<(), String> {
+        if report.is_ready {
+            self.figures.writing += 1;
+            self.figures.in_flight += u64::from(!report.undecided().is_empty());
+        }
+        for op in &report.acknowledged {
+            ground.model.apply(op);
+            self.figures.batches += 1;
+            self.figures.rows += op.keys.len() as u64;
+        }
+        ground.version += 1_000_000;
+        // An injected error may refuse the open; nothing else may be wrong.
+        let wrong = report.bad.iter().find(|bad| !(is_error && bad.starts_with("open:")));
+        match wrong {
+            Some(bad) => Err(bad.clone()),
+            None if !is_error && !report.failed.is_empty() => Err(format!("a write failed: {:?}", report.failed[0])),
+            None => Ok(()),
+        }
+    }
+
+    /// A second process is refused and told who holds the directory.
+    fn expect_conflict(&mut self, ground: &Ground, worker: &Worker) -> Result<(), String> {
+        let second = Worker::start("check", ground.dir.path(), ground.layout, "", &[]).finish();
+        let named = second.bad.iter().any(|bad| bad.contains("conflict") && bad.contains(&worker.pid().to_string()));
+        self.figures.conflicts += 1;
+        if named { Ok(()) } else { Err(format!("a second writer was told {:?}, not {}", second.bad, worker.pid())) }
+    }
+
+    /// Kills recoveries: one at the target, others at random.
+    fn kill_recoveries(&mut self, ground: &Ground, target: Option<Target>, again: u64) {
+        if let Some(target) = target {
+            let armed = format!("{}=kill@{}", target.name, target.nth);
+            let report = Worker::start("check", ground.dir.path(), ground.layout, &armed, &[]).finish();
+            if !report.is_done {
+                self.points.killed(&target);
+                self.figures.recovering += 1;
+                self.figures.kills += 1;
+            }
+        }
+        for _ in 0..again {
+            let mut worker = Worker::start("check", ground.dir.path(), ground.layout, "", &[]);
+            worker.read(Duration::from_millis(self.rng.below(60)), |_| false);
+            self.figures.recovering += u64::from(!worker.kill().is_done);
+            self.figures.kills += 1;
+        }
+    }
+
+    /// Opens twice and compares.
+    fn settle(&mut self, ground: &mut Ground, undecided: &[crate::rows::Op]) -> Result<(), String> {
+        let mut first = None;
+        for reopen in 0..2 {
+            let seed = self.rng.next() >> 1;
+            let report = Worker::start("check", ground.dir.path(), ground.layout, "", &[("seed", seed)]).finish();
+            if let Some(bad) = report.bad.first() {
+                return Err(format!("reopen {reopen}: {bad}"));
+            }
+            if !report.is_done {
+                return Err(format!("reopen {reopen}: the check died"));
+            }
+            match &first {
+                None => {
+                    let settled = ground.model.settle(undecided, &report.rows)?;
+                    self.figures.settled.whole += settled.whole;
+                    self.figures.settled.absent += settled.absent;
+                    first = Some(report.rows);
+                }
+                Some(first) if *first != report.rows => return Err("a second reopen shows other rows".into()),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self, rounds: u64, took: Duration) {
+        let figures = &self.figures;
+        let share = 100.0 * figures.in_flight as f64 / figures.writing.max(1) as f64;
+        let seconds = figures.written_for.as_secs_f64();
+        self.points.print();
+        println!(
+            "{rounds} rounds, {} kills in {:.1} s: nothing lost, doubled or resurrected",
+            figures.kills,
+            took.as_secs_f64()
+        );
+        println!(
+            "killed while writing: {} ({share:.0}% with writes in flight); while recovering: {}",
+            figures.writing, figures.recovering
+        );
+        println!("rounds with an injected error: {}; second opens refused: {}", figures.errors, figures.conflicts);
+        println!("unacknowledged writes found whole: {}, absent: {}", figures.settled.whole, figures.settled.absent);
+        println!(
+            "acknowledged: {} batches, {} rows; {:.0} rows/s",
+            figures.batches,
+            figures.rows,
+            figures.rows as f64 / seconds
+        );
+        let missed = self.points.missed();
+        println!("points: {} of {} were died at", self.points.len() - missed.len(), self.points.len());
+        assert!(share >= 90.0, "too few kills met writes in flight: {share:.0}%");
+        assert!(rounds < 200 || missed.is_empty(), "never died at: {missed:#?}");
+    }
+}

@@ -1,0 +1,109 @@
+//! The points at which the worker can be killed, which of them were reached, and which to try next.
+//!
+//! A run in order of each layout shows which file calls there are; the engine's own points are named in
+//! `failpoint::POINTS`. Invariant: a point counts as hit only once a process died there.
+
+use crate::rows::Rng;
+use crate::worker::{Report, Worker};
+use std::collections::BTreeMap;
+
+/// Where the log lies.
+pub const LAYOUTS: [&str; 2] = ["files", "objects"];
+
+/// One point in one layout.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    /// Passed by a run in order, and by a recovery after a kill.
+    written: u64,
+    recovered: u64,
+    tries: u64,
+    kills: u64,
+}
+
+/// All points.
+#[derive(Debug, Default)]
+pub struct Points(BTreeMap<(&'static str, String), Tally>);
+
+/// A point to kill at.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub layout: &'static str,
+    pub name: String,
+    /// The how manieth time that it is passed.
+    pub nth: u64,
+    /// While a `check` recovers, not while a writer runs.
+    pub in_recovery: bool,
+    /// In an empty directory.
+    pub is_fresh: bool,
+}
+
+impl Points {
+    /// Finds out which points there are.
+    pub fn explore() -> Self {
+        let mut points = Self::default();
+        for layout in LAYOUTS {
+            let dir = tempfile::tempdir().expect("a folder");
+            let start = |mode: &str, stop: &[(&str, u64)]| Worker::start(mode, dir.path(), layout, "", stop);
+            let written = start("write", &[("stop_after_ms", 500), ("seed", 1)]).finish();
+            assert!(written.is_done, "{layout}: {:?}", written.bad);
+            let mut killed = start("write", &[("version", 1_000_000), ("seed", 2)]);
+            killed.read(std::time::Duration::from_millis(600), |_| false);
+            drop(killed.kill());
+            let checked = start("check", &[]).finish();
+            assert!(checked.is_done, "{layout}: {:?}", checked.bad);
+            points.note(layout, &written, |tally, count| tally.written = count);
+            points.note(layout, &checked, |tally, count| tally.recovered = count);
+        }
+        for name in vectide::failpoint::POINTS {
+            let layout = if name.contains("object") || name.contains("fence") { "objects" } else { "files" };
+            points.0.entry((layout, (*name).to_owned())).or_default();
+        }
+        points
+    }
+
+    fn note(&mut self, layout: &'static str, report: &Report, set: impl Fn(&mut Tally, u64)) {
+        for (name, count) in &report.points {
+            set(self.0.entry((layout, name.clone())).or_default(), *count);
+        }
+    }
+
+    /// One of the points that were hit least, preferring those tried least.
+    pub fn next(&mut self, rng: &mut Rng) -> Target {
+        let least = self.0.values().map(|tally| (tally.kills, tally.tries)).min().expect("there are points");
+        let candidates: Vec<_> =
+            self.0.iter().filter(|(_, t)| (t.kills, t.tries) == least).map(|(key, _)| key.clone()).collect();
+        let key = candidates[rng.below(candidates.len() as u64) as usize].clone();
+        let tally = self.0.get_mut(&key).expect("just found");
+        tally.tries += 1;
+        let in_recovery = tally.written == 0 || (tally.recovered > 0 && tally.tries % 2 == 0);
+        let passed = if in_recovery { tally.recovered } else { tally.written };
+        // The first try is anywhere, later ones where the point is surely passed.
+        let nth =
+            if tally.tries == 1 { 1 + rng.below(passed.clamp(1, 200)) } else { 1 + rng.below(passed.clamp(1, 3)) };
+        let is_fresh = !in_recovery && (passed < 5 || tally.tries > 1);
+        Target { layout: key.0, name: key.1, nth, in_recovery, is_fresh }
+    }
+
+    /// A process died there.
+    pub fn killed(&mut self, target: &Target) {
+        self.0.get_mut(&(target.layout, target.name.clone())).expect("a target is one of them").kills += 1;
+    }
+
+    /// Points at which nothing was killed yet.
+    pub fn missed(&self) -> Vec<String> {
+        let missed = self.0.iter().filter(|(_, tally)| tally.kills == 0);
+        missed.map(|((layout, name), _)| format!("{layout} {name}")).collect()
+    }
+
+    /// The table of points.
+    pub fn print(&self) {
+        println!("{:<8} {:<44} {:>7} {:>9} {:>6}", "layout", "point", "passed", "recovery", "kills");
+        for ((layout, name), tally) in &self.0 {
+            println!("{layout:<8} {name:<44} {:>7} {:>9} {:>6}", tally.written, tally.recovered, tally.kills);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
