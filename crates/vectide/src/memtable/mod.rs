@@ -74,7 +74,6 @@ pub(crate) struct Memtable {
     keys: Option<KeyIndex>,
     /// The next offset that an index worker takes.
     unclaimed: AtomicU32,
-    raw_bytes: AtomicU64,
     span: Span,
     sealed: AtomicBool,
 }
@@ -110,7 +109,6 @@ impl Memtable {
             first_row,
             rows: AtomicU32::new(0),
             unclaimed: AtomicU32::new(0),
-            raw_bytes: AtomicU64::new(0),
             span: Span::default(),
             sealed: AtomicBool::new(false),
         })
@@ -126,11 +124,6 @@ impl Memtable {
         self.first_row
     }
 
-    /// The row file's end marks.
-    pub(crate) fn ends(&self) -> &Arc<Ends> {
-        &self.ends
-    }
-
     /// Appends a batch and returns the offset of its first row. Called inside the publication section, which alone
     /// calls it; the key index is not touched. O(parts) plus a pointer store a row (and a copy of the vectors of parts
     /// under 256 rows).
@@ -140,7 +133,7 @@ impl Memtable {
         debug_assert!(!self.is_sealed(), "a sealed memtable takes no rows");
         // ORDERING: Relaxed: only the publication section stores it.
         let first = self.rows.load(Ordering::Relaxed);
-        let (rows, bytes) = (prepared.rows(), prepared.bytes());
+        let rows = prepared.rows();
         if rows == 0 {
             return first;
         }
@@ -155,7 +148,6 @@ impl Memtable {
             offset += rows;
         }
         self.cover(first_seq, first_seq.plus(u64::from(rows) - 1), publication);
-        self.raw_bytes.fetch_add(bytes, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire in `rows`: whoever sees the count can read the rows.
         self.rows.store(offset, Ordering::Release);
         first
@@ -241,11 +233,6 @@ impl Memtable {
             memory.bookkeeping_bytes += table.bookkeeping as u64;
         }
         memory
-    }
-
-    /// Bytes of the rows themselves as they came, vectors included.
-    pub(crate) fn raw_bytes(&self) -> u64 {
-        self.raw_bytes.load(Ordering::Relaxed)
     }
 
     /// The smallest seq of its rows and deletes; 0 if there is none.

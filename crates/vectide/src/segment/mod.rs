@@ -58,7 +58,11 @@ struct Body {
 
 impl std::fmt::Debug for Segment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Segment").field("first_row", &self.first_row).field("rows", &self.rows).finish_non_exhaustive()
+        f.debug_struct("Segment")
+            .field("first_row", &self.first_row)
+            .field("rows", &self.rows)
+            .field("dead", &self.ends.dead())
+            .finish_non_exhaustive()
     }
 }
 
@@ -83,16 +87,6 @@ impl Segment {
         let disk_bytes = meta.parts.iter().map(|part| part.len).sum();
         let (first_row, rows, schema) = (meta.first_row, meta.rows, schema.clone());
         Ok(Self { schema, first_row, rows, ends, marks, body, disk_bytes })
-    }
-
-    /// The row id of offset 0.
-    pub(crate) fn first_row(&self) -> RowId {
-        self.first_row
-    }
-
-    /// The row file's end marks.
-    pub(crate) fn ends(&self) -> &Arc<Ends> {
-        &self.ends
     }
 
     /// Bytes of its files.
