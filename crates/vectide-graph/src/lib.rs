@@ -93,9 +93,13 @@ mod mapped;
 /// Reachability.
 mod repair;
 
+/// Entry points compiled here.
+mod compiled;
+
 #[cfg(all(test, loom))]
 mod loom_tests;
 
+pub use compiled::Compiled;
 pub use distance::{Element, Isa};
 pub use error::GraphError;
 pub use exact::{exact, exact_of, pairwise};

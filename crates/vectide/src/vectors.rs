@@ -13,11 +13,12 @@ use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{ArrowNativeType, ArrowPrimitiveType, DataType, Float16Type, Float32Type};
 use half::f16;
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
-use vectide_graph::{Element, GraphView, Params, Query, Scratch, Vectors, exact, search};
+use vectide_graph::{Compiled, Params, Query, Scratch, Vectors};
 
 /// An element type that both Arrow and the graph crate know.
-pub(crate) trait StoredElement: Element + ArrowNativeType {
+pub(crate) trait StoredElement: Compiled + ArrowNativeType {
     /// Arrow's name for it.
     type Arrow: ArrowPrimitiveType<Native = Self>;
 }
@@ -85,25 +86,46 @@ where
     Ok(Arc::new(list))
 }
 
-/// Searches by graph among the rows that `visible` sees, and exactly among those that the graph may not hold yet: the
-/// offsets from `settled` on, which the caller read before this call.
-pub(crate) fn nearest_by_graph<G: GraphView, V: Vectors>(
-    graph: &G,
-    vectors: &V,
-    settled: u32,
+/// A graph and its vectors, in whatever tier: what the two searches below ask of it.
+pub(crate) trait Searched {
+    /// What the graph was made with.
+    fn params(&self) -> &Params;
+
+    /// Rows below this offset are in the graph.
+    fn settled(&self) -> u32;
+
+    /// The `k` accepted nodes nearest to `query`, ascending, by a walk of width `ef`.
+    fn walk(&self, query: &Query, k: usize, ef: usize, accept: &dyn Fn(u32) -> bool, scratch: &mut Scratch)
+    -> Vec<Hit>;
+
+    /// The `k` accepted rows of `rows` nearest to `query`, ascending, by comparing all.
+    fn scan(
+        &self,
+        query: &Query,
+        rows: Range<u32>,
+        accept: &dyn Fn(u32) -> bool,
+        k: usize,
+        scratch: &mut Scratch,
+    ) -> Vec<Hit>;
+}
+
+/// Searches by graph among the rows that `visible` sees, and exactly among those that the graph may not hold yet.
+pub(crate) fn nearest_by_graph(
+    source: &impl Searched,
     query: &VectorQuery<'_>,
     visible: &Visible<'_>,
 ) -> Result<(Vec<Hit>, SearchCost)> {
-    let prepared = prepare(graph.params(), query)?;
+    let prepared = prepare(source.params(), query)?;
     let accept = |offset| visible.sees(offset);
-    let mut hits = with_scratch(|scratch| search(graph, vectors, &prepared, query.k, query.ef, &accept, scratch));
-    let tail = settled..visible.below;
+    // Read first: a row that settles during the walk is found by the scan, one before it by the walk.
+    let tail = source.settled()..visible.below;
+    let mut hits = with_scratch(|scratch| source.walk(&prepared, query.k, query.ef, &accept, scratch));
     let mut cost = SearchCost::default();
     if !tail.is_empty() {
         cost.tail = u64::from(tail.end - tail.start);
         cost.scanned = cost.tail;
-        let scanned = with_scratch(|scratch| exact(vectors, &prepared, tail.clone(), &accept, query.k, scratch));
-        // A row of the tail may be in the graph already: the exact scan has found it then, at the same distance.
+        let scanned = with_scratch(|scratch| source.scan(&prepared, tail.clone(), &accept, query.k, scratch));
+        // A row of the tail may be in the graph already: the scan has found it then, at the same distance.
         hits.retain(|hit| hit.id < tail.start);
         hits.extend(scanned);
         hits.sort_unstable();
@@ -113,15 +135,14 @@ pub(crate) fn nearest_by_graph<G: GraphView, V: Vectors>(
 }
 
 /// Compares every visible row that has a vector.
-pub(crate) fn nearest_by_scan<V: Vectors>(
-    params: &Params,
-    vectors: &V,
+pub(crate) fn nearest_by_scan(
+    source: &impl Searched,
     query: &VectorQuery<'_>,
     visible: &Visible<'_>,
 ) -> Result<Vec<Hit>> {
-    let prepared = prepare(params, query)?;
+    let prepared = prepare(source.params(), query)?;
     let accept = |offset| visible.sees(offset);
-    Ok(with_scratch(|scratch| exact(vectors, &prepared, 0..visible.below, &accept, query.k, scratch)))
+    Ok(with_scratch(|scratch| source.scan(&prepared, 0..visible.below, &accept, query.k, scratch)))
 }
 
 fn prepare(params: &Params, query: &VectorQuery<'_>) -> Result<Query> {

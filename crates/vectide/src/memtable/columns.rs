@@ -7,11 +7,12 @@ use super::prepare::PreparedVectors;
 use crate::error::Result;
 use crate::rows::{Hit, SearchCost, VectorQuery, Visible};
 use crate::schema::{VectorColumn, VectorElement};
-use crate::vectors::{StoredElement, gather, nearest_by_graph, nearest_by_scan, params, with_scratch};
+use crate::vectors::{Searched, StoredElement, gather, nearest_by_graph, nearest_by_scan, params, with_scratch};
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use half::f16;
-use vectide_graph::{FrozenHeader, Graph, Section, VectorTable, VectorTableBytes};
+use std::ops::Range;
+use vectide_graph::{Compiled, FrozenHeader, Graph, Params, Query, Scratch, Section, VectorTable, VectorTableBytes};
 
 /// Takes a graph's stored form, section by section.
 pub(crate) trait GraphSink {
@@ -49,6 +50,38 @@ impl<E: StoredElement> Indexed<E> {
     }
 }
 
+impl<E: StoredElement> Searched for Indexed<E> {
+    fn params(&self) -> &Params {
+        self.graph.params()
+    }
+
+    fn settled(&self) -> u32 {
+        self.graph.prefix()
+    }
+
+    fn walk(
+        &self,
+        query: &Query,
+        k: usize,
+        ef: usize,
+        accept: &dyn Fn(u32) -> bool,
+        scratch: &mut Scratch,
+    ) -> Vec<Hit> {
+        E::search_live((&self.graph, &self.table), query, k, ef, accept, scratch)
+    }
+
+    fn scan(
+        &self,
+        query: &Query,
+        rows: Range<u32>,
+        accept: &dyn Fn(u32) -> bool,
+        k: usize,
+        scratch: &mut Scratch,
+    ) -> Vec<Hit> {
+        E::scan_live(&self.table, query, rows, accept, k, scratch)
+    }
+}
+
 impl IndexedColumn {
     pub(super) fn new(column: &VectorColumn, ordinal: usize) -> Result<Self> {
         Ok(match column.element {
@@ -70,8 +103,8 @@ impl IndexedColumn {
     /// Inserts one row that was appended.
     pub(super) fn insert(&self, offset: u32) {
         either!(self, column => {
-            let insert = |scratch: &mut _| column.graph.insert(&column.table, offset, scratch);
-            with_scratch(insert).expect("the row was appended before it was claimed");
+            let inserted = with_scratch(|scratch| Compiled::insert(&column.graph, &column.table, offset, scratch));
+            inserted.expect("the row was appended before it was claimed");
         });
     }
 
@@ -97,7 +130,7 @@ impl IndexedColumn {
     /// cannot be reached first.
     pub(super) fn freeze(&self, sink: &mut dyn GraphSink) -> Result<()> {
         either!(self, column => {
-            with_scratch(|scratch| column.graph.repair(&column.table, scratch));
+            with_scratch(|scratch| Compiled::repair(&column.graph, &column.table, scratch));
             let frozen = column.graph.freeze(&column.table)?;
             let header = frozen.header();
             sink.header(&header)?;
@@ -109,15 +142,10 @@ impl IndexedColumn {
     }
 
     pub(super) fn search(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<(Vec<Hit>, SearchCost)> {
-        either!(self, column => {
-            let settled = column.graph.prefix();
-            nearest_by_graph(&column.graph, &column.table, settled, query, visible)
-        })
+        either!(self, column => nearest_by_graph(column, query, visible))
     }
 
     pub(super) fn scan(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<Vec<Hit>> {
-        either!(self, column => {
-            nearest_by_scan(column.graph.params(), &column.table, query, visible)
-        })
+        either!(self, column => nearest_by_scan(column, query, visible))
     }
 }

@@ -8,12 +8,14 @@ use super::rows::Rows;
 use crate::error::Result;
 use crate::rows::{Hit, SearchCost, VectorQuery, Visible};
 use crate::schema::{VectorColumn, VectorElement};
-use crate::vectors::{StoredElement, elements, gather, nearest_by_graph, nearest_by_scan};
+use crate::vectors::{Searched, StoredElement, elements, gather, nearest_by_graph, nearest_by_scan};
 use arrow::array::{Array, ArrayRef, FixedSizeListArray};
 use arrow::datatypes::DataType;
 use half::f16;
+use std::ops::Range;
 use vectide_graph::{
-    ChunkedVectors, FrozenHeader, GraphSections, GraphView, MappedGraph, Metric, Nulls, Section, Vectors,
+    ChunkedVectors, FrozenHeader, GraphSections, GraphView, MappedGraph, Metric, Nulls, Params, Query, Scratch,
+    Section, Vectors,
 };
 
 /// A vector column's rows and graph.
@@ -72,6 +74,38 @@ impl<E: StoredElement> Mapped<E> {
     }
 }
 
+impl<E: StoredElement> Searched for Mapped<E> {
+    fn params(&self) -> &Params {
+        self.graph.params()
+    }
+
+    fn settled(&self) -> u32 {
+        self.vectors.len()
+    }
+
+    fn walk(
+        &self,
+        query: &Query,
+        k: usize,
+        ef: usize,
+        accept: &dyn Fn(u32) -> bool,
+        scratch: &mut Scratch,
+    ) -> Vec<Hit> {
+        E::search_stored((&self.graph, &self.vectors), query, k, ef, accept, scratch)
+    }
+
+    fn scan(
+        &self,
+        query: &Query,
+        rows: Range<u32>,
+        accept: &dyn Fn(u32) -> bool,
+        k: usize,
+        scratch: &mut Scratch,
+    ) -> Vec<Hit> {
+        E::scan_stored(&self.vectors, query, rows, accept, k, scratch)
+    }
+}
+
 /// Which rows are null: one bitmap over all record batches, put together from theirs if any of them has one.
 fn nulls(lists: &[FixedSizeListArray]) -> Nulls {
     if lists.iter().all(|list| list.null_count() == 0) {
@@ -103,14 +137,11 @@ impl MappedColumn {
     }
 
     pub(super) fn search(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<(Vec<Hit>, SearchCost)> {
-        either!(self, column => {
-            let settled = column.vectors.len();
-            nearest_by_graph(&column.graph, &column.vectors, settled, query, visible)
-        })
+        either!(self, column => nearest_by_graph(column, query, visible))
     }
 
     pub(super) fn scan(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<Vec<Hit>> {
-        either!(self, column => nearest_by_scan(column.graph.params(), &column.vectors, query, visible))
+        either!(self, column => nearest_by_scan(column, query, visible))
     }
 
     /// Checks every link, degree and level, that every node can be reached, and that the nodes are the rows that have

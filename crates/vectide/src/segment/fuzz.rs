@@ -49,10 +49,10 @@ impl Sample {
         }
         while memtable.index_some(ROWS as u32) > 0 {}
         memtable.seal();
+        let memtable = Arc::new(memtable);
         let disk = LocalStore::open(SimFs::new().shared(), "/fuzz").expect("an empty disk");
         let store: Arc<dyn Store> = Arc::new(disk.inline());
         let marks = [(RowId(3), PubNo(1))];
-        let memtable = Arc::new(memtable);
         let built = build_segment(&store, DIR, "1-1", &memtable, &marks);
         let meta = runtime.block_on(built).expect("builds");
         let read = |name: &str| runtime.block_on(store.get(&format!("{DIR}{name}"))).expect("just written");

@@ -25,7 +25,7 @@ async fn open(store: &Arc<dyn Store>, case: &Case, meta: &SegmentMeta) -> Result
 
 #[tokio::test]
 async fn a_segment_answers_as_its_memtable_did() {
-    for (seed, n, string_keys) in [(1, 1500, false), (2, 9000, true), (3, 1, true)] {
+    for (seed, n, string_keys) in [(1, 1500, false), (2, 4500, true), (3, 1, true)] {
         let (store, case) = (memory(), Case::new(seed, n, string_keys));
         let (_, meta) = built(&store, &case, &[]).await;
         let segment = open(&store, &case, &meta).await.expect("opens");
@@ -42,7 +42,7 @@ async fn a_segment_on_disk_is_mapped() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().to_str().expect("UTF-8");
     let store = open_uri(path, &StoreOptions::default()).expect("opens");
-    let case = Case::new(5, 5000, true);
+    let case = Case::new(5, 900, true);
     let (_, meta) = built(&store, &case, &[]).await;
     let segment = open(&store, &case, &meta).await.expect("opens");
     check(&segment, &case);
