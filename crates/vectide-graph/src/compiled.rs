@@ -24,12 +24,7 @@ pub trait Compiled: Element {
     ///
     /// # Errors
     /// Those of [`Graph::insert`].
-    fn insert(
-        graph: &Graph,
-        vectors: &VectorTable<Self>,
-        id: u32,
-        scratch: &mut Scratch,
-    ) -> Result<bool, GraphError>;
+    fn insert(graph: &Graph, vectors: &VectorTable<Self>, id: u32, scratch: &mut Scratch) -> Result<bool, GraphError>;
 
     /// [`Graph::repair`].
     fn repair(graph: &Graph, vectors: &VectorTable<Self>, scratch: &mut Scratch) -> RepairReport;

@@ -56,11 +56,7 @@ struct Body {
 
 impl std::fmt::Debug for Segment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Segment")
-            .field("first_row", &self.first_row)
-            .field("rows", &self.rows)
-            .field("dead", &self.ends.dead())
-            .finish_non_exhaustive()
+        f.debug_struct("Segment").field("first_row", &self.first_row).field("rows", &self.rows).finish_non_exhaustive()
     }
 }
 
