@@ -7,7 +7,7 @@
 
 mod rows;
 
-use rows::{Kind, Op, Rng, TABLE};
+use rows::{Op, Rng, TABLE};
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

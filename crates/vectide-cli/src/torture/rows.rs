@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use vectide::arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray, UInt64Array,
+    ArrayRef, AsArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray, UInt64Array,
 };
 use vectide::arrow::datatypes::{DataType, Field, Float32Type, Int64Type, UInt64Type};
 use vectide::{Options, Table, TableSchema, WalOptions};
@@ -58,10 +58,6 @@ impl Kind {
             Self::Insert => "n",
             Self::Delete => "d",
         }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Upsert, Self::Insert, Self::Delete].into_iter().find(|kind| kind.as_str() == text)
     }
 }
 

@@ -20,10 +20,6 @@ pub struct Settled {
 }
 
 impl Model {
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
     pub fn rows(&self) -> &BTreeMap<i64, u64> {
         &self.rows
     }

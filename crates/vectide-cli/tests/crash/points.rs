@@ -75,7 +75,7 @@ impl Points {
         let key = candidates[rng.below(candidates.len() as u64) as usize].clone();
         let tally = self.0.get_mut(&key).expect("just found");
         tally.tries += 1;
-        let in_recovery = tally.written == 0 || (tally.recovered > 0 && tally.tries % 2 == 0);
+        let in_recovery = tally.written == 0 || (tally.recovered > 0 && tally.tries.is_multiple_of(2));
         let passed = if in_recovery { tally.recovered } else { tally.written };
         // The first try is anywhere, later ones where the point is surely passed.
         let nth =

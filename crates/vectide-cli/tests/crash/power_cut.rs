@@ -73,7 +73,7 @@ pub fn run(seed: u64, lives: u64, is_skipped: Option<fn(&Sync<'_>) -> bool>) -> 
         world.live(point).map_err(|reason| format!("life {life}, stopped at point {point}: {reason}"))?;
         world.figures.skipped += world.sim.skipped();
         let fate = world.rng.next();
-        world.sim = if fate % 5 == 0 { world.sim.kill() } else { world.sim.power_cut(fate >> 3) };
+        world.sim = if fate.is_multiple_of(5) { world.sim.kill() } else { world.sim.power_cut(fate >> 3) };
     }
     world.check()?;
     Ok(world.figures)

@@ -9,7 +9,7 @@ use super::section::{Change, Condition, OlderRows};
 use super::shard::{Ground, Shard};
 use super::watermark::Pending;
 use crate::ends::Ends;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, PubNo, RowId};
 use crate::keys::KeyArray;
 use crate::manifest::{EpochEnd, ShardManifest, Versioned};
@@ -57,12 +57,28 @@ pub(crate) fn log_schema(schema: &TableSchema) -> Result<Arc<LogSchema>> {
     LogSchema::new(Arc::clone(schema.stored()), delete)
 }
 
+/// How often and how fast fencing is tried while rivals change the log under it.
+const FENCE_ATTEMPTS: u32 = 20;
+const FENCE_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// Shuts earlier writers out of their logs. On a local directory the lock has done so already.
 async fn fence_earlier_writers(ground: &Ground, now: &ShardManifest) -> Result<Vec<EpochEnd>> {
     if ground.store.local().is_some() {
         return Ok(now.closed.clone());
     }
-    crate::wal::fence::take_over(&ground.store, &ground.paths, now.replay_from, &now.closed, now.epoch).await
+    for _ in 0..FENCE_ATTEMPTS {
+        let fenced =
+            crate::wal::fence::take_over(&ground.store, &ground.paths, now.replay_from, &now.closed, now.epoch).await;
+        match fenced {
+            // A rival that takes over too removed an object between our two looks at it (a surplus fence, or a log that
+            // it has flushed). Fencing is idempotent: look again.
+            Err(error) if error.kind() == ErrorKind::NotFound => tokio::time::sleep(FENCE_PAUSE).await,
+            other => return other,
+        }
+    }
+    Err(Error::unavailable(
+        "other writers keep taking the shard over at the same time: open it again when they have settled",
+    ))
 }
 
 /// Maps every segment and applies the end marks that they carry.

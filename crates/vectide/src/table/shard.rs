@@ -28,6 +28,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+/// Sealed memtables that wait for their flush before the active one is let grow beyond its limits.
+const MAX_SEALED: usize = 4;
 /// Rows that an index worker takes at a time: few, so that the watermark follows closely.
 const INDEX_STEP_ROWS: u32 = 32;
 
@@ -244,7 +246,12 @@ impl Shard {
         let options = &self.ground.options;
         let held = section.active.memory().total() + marks_bytes(section.marks.len());
         let objects = self.log.get().map_or(0, |log| log.stats().objects);
+        // While flushing lags, the active memtable grows on instead (the memory budget bounds it): a row of small
+        // sealed memtables would be looked through by every write and search.
+        let lags =
+            self.sealed.lock().len() >= MAX_SEALED && u64::from(section.active.rows()) + rows < u64::from(u32::MAX / 2);
         !section.is_empty()
+            && !lags
             && (u64::from(section.active.rows()) + rows > u64::from(options.memtable_rows)
                 || held + bytes > options.memtable_bytes
                 || objects >= options.memtable_log_objects)

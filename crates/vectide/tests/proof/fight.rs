@@ -102,5 +102,5 @@ fn two_writers_that_fight_lose_nothing_and_acknowledge_nothing_after_the_fence()
         arena.judge().await
     });
     println!("{seconds} s: {summary:?}");
-    assert!(summary.opens > 2 && summary.acknowledged > 0, "{summary:?}");
+    assert!(summary.opens >= 2 && summary.acknowledged > 0, "{summary:?}");
 }
