@@ -237,6 +237,7 @@ mod tests {
 
     #[test]
     fn a_write_survives_its_line() {
+        use rows::Kind;
         for kind in [Kind::Upsert, Kind::Insert, Kind::Delete] {
             assert_eq!(Kind::parse(kind.as_str()), Some(kind));
         }

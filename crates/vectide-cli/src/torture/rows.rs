@@ -59,6 +59,12 @@ impl Kind {
             Self::Delete => "d",
         }
     }
+
+    /// Read by the harness, which includes this file; the worker itself only writes.
+    #[allow(dead_code, reason = "used where the crash harness includes this file")]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Upsert, Self::Insert, Self::Delete].into_iter().find(|kind| kind.as_str() == text)
+    }
 }
 
 /// One write: all its keys get `version`, or go.

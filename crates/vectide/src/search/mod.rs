@@ -11,7 +11,7 @@ pub(crate) mod request;
 pub(crate) mod snapshot;
 mod top_k;
 
-pub use request::{RowStream, Scan, Search, SearchBatch};
+pub use request::{MAX_K, Queries, RowStream, Scan, Search, SearchBatch};
 
 use crate::schema::TableSchema;
 use snapshot::Pinned;
