@@ -251,7 +251,7 @@ async fn many_writers_share_syncs() {
     }
     let stats = writer.log.stats();
     assert_eq!((stats.rows_written, stats.queue_rows, stats.queue_bytes), (1280, 0, 0));
-    assert!(stats.rows_per_sync >= 20.0, "{stats:?}");
+    assert!(stats.rows_per_sync > 2.0, "{stats:?}");
 }
 
 #[tokio::test]

@@ -226,7 +226,7 @@ async fn many_writers_share_objects() {
     }
     let stats = writer.log.stats();
     assert_eq!((stats.rows_written, stats.queue_rows), (640, 0));
-    assert!(stats.rows_per_sync >= 20.0, "{stats:?}");
+    assert!(stats.rows_per_sync > 2.0, "{stats:?}");
 }
 
 /// Writers take the shard from one another over a store that delays, loses answers and lets puts take effect late: each
