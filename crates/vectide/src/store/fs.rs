@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use std::fs::OpenOptions;
-use std::io::{self, ErrorKind, IoSlice, Read};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,10 @@ const MAX_VECTORS: usize = 1024;
 /// Written at once where the file system cannot reserve space.
 const ZEROS: usize = 1 << 20;
 /// Longest text of a lock's owner that is read back.
-const MAX_OWNER: u64 = 1024;
+const MAX_OWNER: usize = 1024;
+/// How often and how fast a lock's owner is looked for.
+const HOLDER_LOOKS: u32 = 50;
+const HOLDER_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// The machine's file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,22 +113,40 @@ impl Fs for DiskFs {
     }
 
     fn lock(&self, path: &Path, owner: &str) -> io::Result<Result<Box<dyn LockGuard>, String>> {
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
-                file.set_len(0)?;
-                file.write_all_at(owner.as_bytes(), 0)?;
+                // The text first, its length second: a rival that looks in between finds this owner on the first line.
+                let line = format!("{owner}\n");
+                file.write_all_at(line.as_bytes(), 0)?;
+                file.set_len(line.len() as u64)?;
                 Ok(Ok(Box::new(DiskLock { _file: file })))
             }
-            Err(Errno::WOULDBLOCK) => {
-                let mut holder = Vec::new();
-                Read::by_ref(&mut file).take(MAX_OWNER).read_to_end(&mut holder)?;
-                let holder = String::from_utf8_lossy(&holder).trim().to_owned();
-                Ok(Err(if holder.is_empty() { "unknown".to_owned() } else { holder }))
-            }
+            Err(Errno::WOULDBLOCK) => Ok(Err(holder(&file)?)),
             Err(e) => Err(e.into()),
         }
     }
+}
+
+/// Who holds the lock on `file`, by its first line. Between a lock's change of hands and its new owner's line the file
+/// names nobody, or a process that has died: looked at again for a moment.
+fn holder(file: &std::fs::File) -> io::Result<String> {
+    let mut found = String::new();
+    for _ in 0..HOLDER_LOOKS {
+        let mut text = [0; MAX_OWNER];
+        let read = file.read_at(&mut text, 0)?;
+        found = String::from_utf8_lossy(&text[..read]).lines().next().unwrap_or_default().trim().to_owned();
+        let is_dead = found.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+        if !found.is_empty() && !is_dead {
+            return Ok(found);
+        }
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "a few milliseconds on the blocking pool, only where a lock is held"
+        )]
+        std::thread::sleep(HOLDER_PAUSE);
+    }
+    Ok(if found.is_empty() { "unknown".to_owned() } else { found })
 }
 
 /// The directory above, `.` for a bare relative name and the root for itself.
