@@ -18,7 +18,7 @@ use crate::vectors::{ChunkedVectors, VectorTable};
 use half::f16;
 use std::ops::Range;
 
-/// An element type with compiled entry points: `f32` and [`f16`].
+/// An element type with compiled entry points: `f32` and [`struct@f16`].
 pub trait Compiled: Element {
     /// [`Graph::insert`].
     ///

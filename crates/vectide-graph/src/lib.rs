@@ -4,7 +4,7 @@
 //!
 //! It does no I/O, spawns no thread and knows nothing of tables, logs or files.
 //! Its caller owns the rows, decides who inserts when, and scans the rows that
-//! are not in the graph yet ([`exact`] from [`Graph::prefix`] on).
+//! are not in the graph yet ([`exact()`] from [`Graph::prefix`] on).
 //!
 //! - **Nothing is preallocated.** Graph and table grow in segments of 1,024 rows
 //!   that never move; readers take no lock.
@@ -12,7 +12,7 @@
 //!   pruning drops (see `insert.rs`), so all are reachable at any moment, however
 //!   the data lies.
 //! - **Filters act inside the traversal**: rows that are not accepted are walked
-//!   through and take no place among the results ([`search`]).
+//!   through and take no place among the results ([`search()`]).
 //! - **One traversal** serves live graphs ([`Graph`]) and stored ones
 //!   ([`MappedGraph`]), whose bytes are checked as they are walked.
 //!
@@ -40,60 +40,60 @@
 mod error;
 mod sync;
 
-/// Distances and their kernels.
+// Distances and their kernels.
 mod distance;
-/// Distance and id in one order.
+// Distance and id in one order.
 mod hit;
-/// Settings, metrics and levels.
+// Settings, metrics and levels.
 mod params;
 
-/// A checked query.
+// A checked query.
 mod query;
-/// Lists that grow under their readers.
+// Lists that grow under their readers.
 mod segments;
-/// Memory of any owner.
+// Memory of any owner.
 mod shared;
-/// What distances are measured with: the seam for compact codes.
+// What distances are measured with: the seam for compact codes.
 mod space;
-/// Where rows' vectors are.
+// Where rows' vectors are.
 mod vectors;
 
-/// Length and entry point.
+// Length and entry point.
 mod entry;
-/// The live graph.
+// The live graph.
 mod graph;
-/// Nodes' levels and upper rows.
+// Nodes' levels and upper rows.
 mod levels;
-/// Distances in 16 bits.
+// Distances in 16 bits.
 mod link_distance;
-/// Rows of links, their locks and their readers.
+// Rows of links, their locks and their readers.
 mod links;
-/// Which ids are done.
+// Which ids are done.
 mod progress;
 
-/// Candidates of a traversal.
+// Candidates of a traversal.
 mod beam;
-/// Exact scans.
+// Exact scans.
 mod exact;
-/// Adding a node.
+// Adding a node.
 mod insert;
-/// Selection and pruning.
+// Selection and pruning.
 mod neighbors;
-/// A thread's buffers.
+// A thread's buffers.
 mod scratch;
-/// The traversal.
+// The traversal.
 mod search;
-/// Nodes that a traversal has seen.
+// Nodes that a traversal has seen.
 mod visited;
 
-/// Writing a graph out.
+// Writing a graph out.
 mod freeze;
-/// A stored graph.
+// A stored graph.
 mod mapped;
-/// Reachability.
+// Reachability.
 mod repair;
 
-/// Entry points compiled here.
+// Entry points compiled here.
 mod compiled;
 
 #[cfg(all(test, loom))]

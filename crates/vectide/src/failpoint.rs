@@ -1,7 +1,7 @@
 //! Named places where a test can stop, fail or kill the process: every write, sync, create, rename, trim and put.
 //!
-//! Code on the row's path calls [`hit`] with a name out of [`POINTS`]. In tests and under the feature `testing` a registry
-//! counts the hits and carries out what a test ([`set`]) or the variable `VECTIDE_FAILPOINTS` asks for; otherwise `hit`
+//! Code on the row's path calls `hit` with a name out of [`POINTS`]. In tests and under the feature `testing` a registry
+//! counts the hits and carries out what a test (`set`) or the variable `VECTIDE_FAILPOINTS` asks for; otherwise `hit`
 //! compiles to nothing. Invariant: without an action, `hit` changes nothing but a counter.
 
 use std::io;

@@ -39,44 +39,44 @@
 pub use arrow;
 
 mod batch;
-/// Time.
+// Time.
 pub mod clock;
 mod database;
 mod ends;
-/// What went wrong and what to do about it.
+// What went wrong and what to do about it.
 pub mod error;
-/// Named places where tests stop, fail or kill.
+// Named places where tests stop, fail or kill.
 pub mod failpoint;
 mod flush;
-/// Decoders against any bytes.
+// Decoders against any bytes.
 #[cfg(any(test, fuzzing, feature = "testing"))]
 pub mod fuzzing;
-/// Numbers that name things.
+// Numbers that name things.
 pub mod ids;
 mod keys;
-/// What a shard consists of.
+// What a shard consists of.
 pub mod manifest;
 mod memtable;
-/// Settings.
+// Settings.
 pub mod options;
 mod rows;
 #[cfg(test)]
 mod rows_conformance;
 mod runtime;
-/// What rows look like.
+// What rows look like.
 pub mod schema;
-/// Reads.
+// Reads.
 pub mod search;
 mod segment;
-/// Figures.
+// Figures.
 pub mod stats;
-/// Where bytes live.
+// Where bytes live.
 pub mod store;
 mod sync;
-/// Tables.
+// Tables.
 pub mod table;
 mod vectors;
-/// The log.
+// The log.
 pub mod wal;
 
 pub use database::{Builder, IntoTableSchema, ReadOnly, TableInfo, Vectide};

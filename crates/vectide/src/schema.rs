@@ -400,7 +400,7 @@ pub fn parse_metric(name: &str) -> Result<Metric> {
 
 /// Writes a table schema down: `key NAME: TYPE`, `vector NAME: [f32; DIM] METRIC` and plain `NAME: TYPE` columns.
 ///
-/// `TYPE` is an Arrow [`DataType`](arrow::datatypes::DataType) variant. Plain and vector columns are nullable. Gives a
+/// `TYPE` is an Arrow [`DataType`] variant. Plain and vector columns are nullable. Gives a
 /// `Result<TableSchema>`.
 ///
 /// ```

@@ -1,6 +1,6 @@
 //! Reads over every mix of sources: nearest rows, rows by key, all rows, how many.
 //!
-//! `table` pins a snapshot and hands it in ([`Reader`]); the sources answer through `rows::RowSource`. `snapshot` says
+//! `table` pins a snapshot and hands it in (`Reader`); the sources answer through `rows::RowSource`. `snapshot` says
 //! what one read sees, `exec` finds rows, `top_k` merges, `output` turns rows into the caller's batches, `request` holds
 //! the builders that callers await. Invariant: newest version per key wins before the top k is taken, because a source
 //! only ever gives rows that live in the snapshot.

@@ -1,6 +1,6 @@
 //! The set of sources and the publication number that one read sees.
 //!
-//! `table` keeps the current [`View`] and the [`Cut`]; a [`Snapshot`] pairs the two and reads the same rows for as long
+//! `table` keeps the current [`View`] and the [`Cut`]; a `Snapshot` pairs the two and reads the same rows for as long
 //! as it is held, whatever is written, sealed or flushed meanwhile: a source changes the tier that its rows stand in, not
 //! its rows, offsets or end marks. Invariant: the view was loaded after the cut, so it holds every row below the cut.
 

@@ -1,8 +1,8 @@
 //! The shard's log: encoded batches go in, acknowledgements come out.
 //!
-//! `table/writer` encodes and checksums a batch in the caller's thread ([`frame`]), then, inside the publication section,
-//! hands it to [`Log::enqueue`]; one log thread (local files) or task (objects) writes groups in that order and tells
-//! the [`LogListener`] how far the log is durable. `table/open` reads it back through [`replay`]. Invariant: the order of
+//! `table/writer` encodes and checksums a batch in the caller's thread (`frame`), then, inside the publication section,
+//! hands it to `Log::enqueue`; one log thread (local files) or task (objects) writes groups in that order and tells
+//! the `LogListener` how far the log is durable. `table/open` reads it back through `replay`. Invariant: the order of
 //! `enqueue` calls is the order of the log, of seqs and of publication numbers; durability is a prefix of it.
 
 mod assemble;
