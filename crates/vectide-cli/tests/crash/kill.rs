@@ -81,16 +81,16 @@ type Failure = (String, std::path::PathBuf);
 
 impl Harness {
     fn round(&mut self) -> Result<(), Failure> {
-        // One round in five is killed at random, one in five meets an error at a point first.
+        // One round in ten is killed at random, one in ten meets an error at a point first.
         let roll = self.rng.below(10);
-        let target = (roll >= 2).then(|| self.points.next(&mut self.rng));
+        let target = (roll >= 1).then(|| self.points.next(&mut self.rng));
         let layout = target.as_ref().map_or(LAYOUTS[self.rng.below(2) as usize], |target| target.layout);
         let slot = LAYOUTS.iter().position(|l| *l == layout).expect("one of them");
         if self.grounds[slot].rounds >= LIFE || target.as_ref().is_some_and(|target| target.is_fresh) {
             self.grounds[slot] = Ground::new(layout);
         }
         let mut ground = std::mem::replace(&mut self.grounds[slot], Ground::new(layout));
-        let done = self.round_on(&mut ground, target, roll < 4);
+        let done = self.round_on(&mut ground, target, roll < 2);
         match done {
             Ok(()) => {
                 self.grounds[slot] = ground;
@@ -115,7 +115,7 @@ impl Harness {
             _ => "killed at random".to_owned(),
         };
         let again = self.rng.below(3);
-        self.kill_recoveries(ground, recovering, again);
+        self.kill_recoveries(ground, recovering, again)?;
         let settled = self.settle(ground, &report.undecided());
         settled.map_err(|reason| format!("{what} (layout {}): {reason}", ground.layout))
     }
@@ -130,11 +130,15 @@ impl Harness {
         let action = if is_error { "error" } else { "kill" };
         let armed = target.map_or(String::new(), |target| format!("{}={action}@{}", target.name, target.nth));
         let (seed, writers) = (self.rng.next() >> 1, 1 + self.rng.below(6));
-        let numbers = [("seed", seed), ("version", ground.version), ("writers", writers)];
+        let mut numbers = vec![("seed", seed), ("version", ground.version), ("writers", writers)];
+        if target.is_some_and(|target| target.is_orderly) {
+            numbers.push(("stop_after_ms", 300));
+        }
         let mut worker = Worker::start("write", ground.dir.path(), ground.layout, &armed, &numbers);
         let mut runs = worker.read(Duration::from_secs(30), |report| report.is_ready);
         let ready = Instant::now();
-        if runs && ground.layout == "files" && self.rng.one_in(6) {
+        // Only of a worker that does not kill itself meanwhile.
+        if runs && ground.layout == "files" && target.is_none() {
             self.expect_conflict(ground, &worker)?;
         }
         if runs {
@@ -146,7 +150,7 @@ impl Harness {
         self.figures.written_for += if report.is_ready { ready.elapsed() } else { Duration::ZERO };
         self.figures.kills += 1;
         match target {
-            Some(target) if !runs && !is_error => self.points.killed(target),
+            Some(target) if !runs && !is_error && !report.is_done => self.points.killed(target),
             Some(_) if is_error => self.figures.errors += 1,
             _ => {}
         }
@@ -182,23 +186,41 @@ impl Harness {
         if named { Ok(()) } else { Err(format!("a second writer was told {:?}, not {}", second.bad, worker.pid())) }
     }
 
-    /// Kills recoveries: one at the target, others at random.
-    fn kill_recoveries(&mut self, ground: &Ground, target: Option<Target>, again: u64) {
+    /// Kills recoveries: one at the target, others at random or at points that recoveries pass.
+    fn kill_recoveries(&mut self, ground: &Ground, target: Option<Target>, again: u64) -> Result<(), String> {
         if let Some(target) = target {
-            let armed = format!("{}=kill@{}", target.name, target.nth);
-            let report = Worker::start("check", ground.dir.path(), ground.layout, &armed, &[]).finish();
-            if !report.is_done {
-                self.points.killed(&target);
-                self.figures.recovering += 1;
-                self.figures.kills += 1;
-            }
+            self.kill_recovery_at(ground, &target)?;
         }
         for _ in 0..again {
-            let mut worker = Worker::start("check", ground.dir.path(), ground.layout, "", &[]);
-            worker.read(Duration::from_millis(self.rng.below(60)), |_| false);
-            self.figures.recovering += u64::from(!worker.kill().is_done);
+            let target = self.points.next_in_recovery(&mut self.rng, ground.layout);
+            // Points come first while there are some that nothing died at.
+            let is_random = self.rng.one_in(3) && self.points.missed().is_empty();
+            match target.filter(|_| !is_random) {
+                Some(target) => self.kill_recovery_at(ground, &target)?,
+                None => {
+                    let mut worker = Worker::start("check", ground.dir.path(), ground.layout, "", &[]);
+                    worker.read(Duration::from_millis(self.rng.below(60)), |_| false);
+                    self.figures.recovering += u64::from(!worker.kill().is_done);
+                    self.figures.kills += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A recovery that dies at the target, if it gets there; one that says that something is wrong fails the round.
+    fn kill_recovery_at(&mut self, ground: &Ground, target: &Target) -> Result<(), String> {
+        let armed = format!("{}=kill@{}", target.name, target.nth);
+        let report = Worker::start("check", ground.dir.path(), ground.layout, &armed, &[]).finish();
+        if let Some(bad) = report.bad.first() {
+            return Err(format!("a recovery that was to die at {}: {bad}", target.name));
+        }
+        if !report.is_done {
+            self.points.killed(target);
+            self.figures.recovering += 1;
             self.figures.kills += 1;
         }
+        Ok(())
     }
 
     /// Opens twice and compares.

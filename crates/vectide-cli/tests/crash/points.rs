@@ -35,6 +35,8 @@ pub struct Target {
     pub in_recovery: bool,
     /// In an empty directory.
     pub is_fresh: bool,
+    /// The writer ends in order after a while: some points are passed only by a close.
+    pub is_orderly: bool,
 }
 
 impl Points {
@@ -67,21 +69,40 @@ impl Points {
         }
     }
 
-    /// One of the points that were hit least, preferring those tried least.
+    /// One of the points that were hit least, preferring those tried least: while a writer runs, if one passes there, else
+    /// while a recovery does.
     pub fn next(&mut self, rng: &mut Rng) -> Target {
-        let least = self.0.values().map(|tally| (tally.kills, tally.tries)).min().expect("there are points");
+        self.least(rng, None, |_| true).expect("there are points")
+    }
+
+    /// One of the points that were hit least of those that a recovery of this layout passes.
+    pub fn next_in_recovery(&mut self, rng: &mut Rng, layout: &'static str) -> Option<Target> {
+        self.least(rng, Some(layout), |tally| tally.recovered > 0)
+    }
+
+    /// `layout`: only points of this one, and in its recoveries.
+    fn least(
+        &mut self,
+        rng: &mut Rng,
+        layout: Option<&'static str>,
+        may_be: impl Fn(&Tally) -> bool,
+    ) -> Option<Target> {
+        let fits = |key: &(&str, String), tally: &Tally| layout.is_none_or(|layout| layout == key.0) && may_be(tally);
+        let fitting = || self.0.iter().filter(|(key, tally)| fits(key, tally));
+        let least = fitting().map(|(_, tally)| (tally.kills, tally.tries)).min()?;
         let candidates: Vec<_> =
-            self.0.iter().filter(|(_, t)| (t.kills, t.tries) == least).map(|(key, _)| key.clone()).collect();
+            fitting().filter(|(_, t)| (t.kills, t.tries) == least).map(|(key, _)| key.clone()).collect();
         let key = candidates[rng.below(candidates.len() as u64) as usize].clone();
         let tally = self.0.get_mut(&key).expect("just found");
         tally.tries += 1;
-        let in_recovery = tally.written == 0 || (tally.recovered > 0 && tally.tries.is_multiple_of(2));
+        let in_recovery =
+            layout.is_some() || tally.written == 0 || (tally.recovered > 0 && tally.tries.is_multiple_of(2));
         let passed = if in_recovery { tally.recovered } else { tally.written };
         // The first try is anywhere, later ones where the point is surely passed.
-        let nth =
-            if tally.tries == 1 { 1 + rng.below(passed.clamp(1, 200)) } else { 1 + rng.below(passed.clamp(1, 3)) };
+        let nth = if tally.tries == 1 { 1 + rng.below(passed.clamp(1, 60)) } else { 1 + rng.below(passed.clamp(1, 3)) };
         let is_fresh = !in_recovery && (passed < 5 || tally.tries > 1);
-        Target { layout: key.0, name: key.1, nth, in_recovery, is_fresh }
+        let is_orderly = !in_recovery && passed < 5 && tally.tries > 1;
+        Some(Target { layout: key.0, name: key.1, nth, in_recovery, is_fresh, is_orderly })
     }
 
     /// A process died there.

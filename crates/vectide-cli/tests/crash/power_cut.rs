@@ -57,8 +57,18 @@ struct Life {
     seen: BTreeSet<u64>,
 }
 
+/// How the lives of a database end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Mostly by a power cut, one in five by a kill.
+    AtRandom,
+    /// By a kill; the next life only opens the database, reads it, and ends by a power cut. So whatever that reader has
+    /// seen in the page cache must have been made durable before it was shown.
+    KilledThenCut,
+}
+
 /// Leads a database through `lives` lives; what is wrong in the end. Syncs of which `is_skipped` says so are left out.
-pub fn run(seed: u64, lives: u64, is_skipped: Option<fn(&Sync<'_>) -> bool>) -> Result<Figures, String> {
+pub fn run(seed: u64, lives: u64, ends: Ends, is_skipped: Option<fn(&Sync<'_>) -> bool>) -> Result<Figures, String> {
     let sim = SimFs::new();
     if let Some(is_skipped) = is_skipped {
         sim.skip_syncs_where(is_skipped);
@@ -67,13 +77,18 @@ pub fn run(seed: u64, lives: u64, is_skipped: Option<fn(&Sync<'_>) -> bool>) -> 
     let model = Model::default();
     let mut world = World { sim, model, undecided: Vec::new(), version: 1, rng, figures: Figures::default() };
     for life in 0..lives {
+        if ends == Ends::KilledThenCut && life % 2 == 1 {
+            world.only_read().map_err(|reason| format!("life {life}, which only reads: {reason}"))?;
+            continue;
+        }
         // Short lives end while opening, long ones end in flushes.
         let calls = 1u64 << world.rng.below(11);
         let point = world.rng.below(2 * calls);
         world.live(point).map_err(|reason| format!("life {life}, stopped at point {point}: {reason}"))?;
         world.figures.skipped += world.sim.skipped();
         let fate = world.rng.next();
-        world.sim = if fate.is_multiple_of(5) { world.sim.kill() } else { world.sim.power_cut(fate >> 3) };
+        let is_kill = ends == Ends::KilledThenCut || fate.is_multiple_of(5);
+        world.sim = if is_kill { world.sim.kill() } else { world.sim.power_cut(fate >> 3) };
     }
     world.check()?;
     Ok(world.figures)
@@ -113,6 +128,21 @@ impl World {
                 Err(reason) => Err(reason),
             }
         })
+    }
+
+    /// A life that opens the database, reads it, and ends there by a power cut.
+    fn only_read(&mut self) -> Result<(), String> {
+        self.figures.lives += 1;
+        let fs = FaultFs::new(self.sim.shared());
+        let fate = self.rng.next();
+        self.sim = block_on(async {
+            let (_db, table) = open(&fs).await.map_err(|e| format!("open: {e:?}"))?;
+            self.settle(&table).await?;
+            self.figures.skipped += self.sim.skipped();
+            // Cut before anything is closed in order.
+            Ok::<_, String>(self.sim.power_cut(fate))
+        })?;
+        Ok(())
     }
 
     /// A reopened table decides what was undecided.
@@ -254,7 +284,7 @@ fn a_power_cut_loses_nothing_doubles_nothing_and_resurrects_nothing() {
     let mut seed = first;
     while total.lives < cuts {
         let lives = 1 + seed % 6;
-        let figures = run(seed, lives, None);
+        let figures = run(seed, lives, Ends::AtRandom, None);
         let figures =
             figures.unwrap_or_else(|e| panic!("{e}\nreplay with VECTIDE_POWER_SEED={seed} VECTIDE_POWER_CUTS=1"));
         total.add(&figures);
