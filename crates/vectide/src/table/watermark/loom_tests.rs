@@ -36,10 +36,14 @@ struct Shard {
 impl Shard {
     fn new(durable_first: bool) -> Arc<Self> {
         let watermark = State::new(Cut { rows: RowId(1), ..Cut::default() }, durable_first, 100);
+        let ends = Ends::default();
+        for row in 0..=BATCHES {
+            ends.slot_or_make(row as u32);
+        }
         Arc::new(Self {
             section: Mutex::new(1),
             watermark: Mutex::new(watermark),
-            ends: Ends::default(),
+            ends,
             rows: std::array::from_fn(|_| AtomicU32::new(0)),
         })
     }
