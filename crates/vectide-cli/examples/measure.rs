@@ -280,10 +280,11 @@ async fn flush(data: Option<&str>) -> Outcome<()> {
         over.store(true, Ordering::Relaxed);
         let (mut writes, mut searches, mut syncs) = (writing.await??, searching.await??, joined(syncing)?);
         let bytes = table.stats().segments.bytes;
-        // What the disk does to a lone sync while as many bytes are written plainly.
+        let plain = plain_write(dir.path(), bytes)?;
+        // And what the disk does to a lone sync while as many bytes are written plainly.
         let over = Arc::new(AtomicBool::new(false));
         let syncing = bare_syncs(dir.path().join("bare"), Arc::clone(&over));
-        let plain = plain_write(dir.path(), bytes)?;
+        plain_write(dir.path(), bytes)?;
         over.store(true, Ordering::Relaxed);
         let mut syncs_beside_plain = joined(syncing)?;
         ratios.push(flushed / plain);
