@@ -272,23 +272,33 @@ async fn flush(data: Option<&str>) -> Outcome<()> {
                 async move { search.await.map(drop).map_err(Into::into) }
             }
         });
+        let syncing = bare_syncs(dir.path().join("bare"), Arc::clone(&over));
         tokio::time::sleep(Duration::from_millis(300)).await;
         let started = Instant::now();
         table.flush().await?;
         let flushed = started.elapsed().as_secs_f64();
         over.store(true, Ordering::Relaxed);
-        let (mut writes, mut searches) = (writing.await??, searching.await??);
+        let (mut writes, mut searches, mut syncs) = (writing.await??, searching.await??, joined(syncing)?);
         let bytes = table.stats().segments.bytes;
         let plain = plain_write(dir.path(), bytes)?;
+        // And what the disk does to a lone sync while as many bytes are written plainly.
+        let over = Arc::new(AtomicBool::new(false));
+        let syncing = bare_syncs(dir.path().join("bare"), Arc::clone(&over));
+        plain_write(dir.path(), bytes)?;
+        over.store(true, Ordering::Relaxed);
+        let mut syncs_beside_plain = joined(syncing)?;
         ratios.push(flushed / plain);
-        writes.sort_by(f64::total_cmp);
-        searches.sort_by(f64::total_cmp);
+        for felt in [&mut writes, &mut searches, &mut syncs, &mut syncs_beside_plain] {
+            felt.sort_by(f64::total_cmp);
+        }
         println!(
             "{}",
             json!({"measure": "flush", "data": source, "round": round, "rows": ROWS, "dim": DIM, "bytes": bytes,
             "flush_s": flushed, "plain_write_s": plain, "ratio": flushed / plain,
             "write_max_ms": writes.last(), "write_p50_ms": median(writes.clone()),
-            "search_max_ms": searches.last(), "search_p50_ms": median(searches.clone())})
+            "search_max_ms": searches.last(), "search_p50_ms": median(searches.clone()),
+            "bare_fdatasync_max_ms": syncs.last(), "bare_fdatasync_p50_ms": median(syncs.clone()),
+            "bare_fdatasync_beside_plain_max_ms": syncs_beside_plain.last()})
         );
         db.close().await?;
     }
@@ -314,6 +324,27 @@ where
         }
         Ok(took)
     })
+}
+
+/// Appends a page to a file of its own and syncs it, again and again: what an acknowledgement cannot go below. A thread
+/// of its own, and the milliseconds of each sync.
+fn bare_syncs(path: std::path::PathBuf, over: Arc<AtomicBool>) -> std::thread::JoinHandle<Outcome<Vec<f64>>> {
+    std::thread::spawn(move || {
+        let mut file = std::fs::File::create(path)?;
+        let mut took = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            file.write_all(&[0x5a; 4096])?;
+            let started = Instant::now();
+            file.sync_data()?;
+            took.push(started.elapsed().as_secs_f64() * 1e3);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(took)
+    })
+}
+
+fn joined<T>(thread: std::thread::JoinHandle<Outcome<T>>) -> Outcome<T> {
+    thread.join().map_err(|_| "a measuring thread panicked")?
 }
 
 fn plain_write(dir: &Path, bytes: u64) -> Outcome<f64> {
