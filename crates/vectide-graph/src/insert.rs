@@ -10,12 +10,13 @@
 //! node cannot be seen before its parent's link to it is in place, so that no
 //! other node can come between them and close a circle.
 
+use crate::codes::{Code, Coded, Codes, Int4, Int8};
 use crate::distance::{Kernel, Task};
 use crate::error::GraphError;
 use crate::graph::Graph;
 use crate::hit::Key;
 use crate::links::Link;
-use crate::neighbors::{link_back, link_pinned, select};
+use crate::neighbors::{link_back, link_back_known, link_pinned, select};
 use crate::params::mix;
 use crate::progress::Progress;
 use crate::query::prepare_row;
@@ -62,7 +63,12 @@ impl Graph {
         };
         let Scratch { isa, query, work } = scratch;
         prepare_row(row.values, row.inv_norm, query);
-        isa.run(Insert { graph: self, vectors, query, id, work });
+        if let Some((_, store)) = &self.codes {
+            store.ensure(id, |bytes| self.add_bytes(bytes));
+            isa.run(CodedInsert { graph: self, query, id, work });
+        } else {
+            isa.run(Insert { graph: self, vectors, query, id, work });
+        }
         work.settle();
         Ok(true)
     }
@@ -85,9 +91,8 @@ impl Graph {
             self.attach_and_link_back(space, query, id, entry, work);
             for level in 1..=top {
                 for key in &work.chosen[usize::from(level)] {
-                    let link = Link { id, distance: key.distance(), pinned: false };
                     let row = self.lock_row(level, key.id());
-                    link_back(space, &row, link, &mut work.pruning);
+                    link_back(space, &row, Link::new(id, key.distance()), &mut work.pruning, &mut work.held);
                 }
             }
         }
@@ -112,7 +117,7 @@ impl Graph {
             let candidates = work.beam.keys();
             start = candidates.first().copied().unwrap_or(start);
             let chosen = &mut work.chosen[usize::from(level)];
-            select(space, candidates, self.params.m.into(), chosen);
+            select(space, candidates, self.params.m.into(), &mut work.held, chosen);
         }
     }
 
@@ -121,7 +126,7 @@ impl Graph {
         for level in 0..=top {
             let row = self.lock_row(level, id);
             for key in &work.chosen[usize::from(level)] {
-                row.push(Link { id: key.id(), distance: key.distance(), pinned: false });
+                row.push(Link::new(key.id(), key.distance()));
             }
         }
     }
@@ -139,8 +144,8 @@ impl Graph {
                 work.deferred.push(key);
                 continue;
             }
-            let link = Link { id, distance: key.distance(), pinned: parent.is_none() };
-            if link_back(space, &row, link, &mut work.pruning) && parent.is_none() {
+            let link = Link { pinned: parent.is_none(), ..Link::new(id, key.distance()) };
+            if link_back_known(space, query, &row, link, &work.visited, &mut work.pruning) && parent.is_none() {
                 parent = Some(key);
             }
         }
@@ -149,10 +154,10 @@ impl Graph {
             Some(parent) => parent,
             None => self.attach(space, query, id, entry, work),
         };
-        link_pinned(&self.lock_row(0, id), Link { id: parent.id(), distance: parent.distance(), pinned: true });
+        link_pinned(&self.lock_row(0, id), Link::pinned(parent.id(), parent.distance()));
         for key in work.deferred.iter().filter(|key| key.id() != parent.id()) {
-            let link = Link { id, distance: key.distance(), pinned: false };
-            link_back(space, &self.lock_row(0, key.id()), link, &mut work.pruning);
+            let (row, link) = (self.lock_row(0, key.id()), Link::new(id, key.distance()));
+            link_back_known(space, query, &row, link, &work.visited, &mut work.pruning);
         }
     }
 
@@ -194,7 +199,7 @@ impl Graph {
         let row = self.lock_row(0, parent.id());
         let room = row.can_pin(urgent);
         if room {
-            link_pinned(&row, Link { id, distance: parent.distance(), pinned: true });
+            link_pinned(&row, Link::pinned(id, parent.distance()));
         }
         room
     }
@@ -216,5 +221,44 @@ impl<V: Vectors> Task for Insert<'_, V> {
     fn run<K: Kernel>(self, kernel: K) {
         let space = Exact::new(kernel, self.graph.params.metric, self.vectors);
         self.graph.insert_node(&space, self.query, self.id, self.work);
+    }
+}
+
+/// An insert that measures by codes alone. It knows nothing of the vectors, so it
+/// is compiled once for all types of them.
+struct CodedInsert<'a> {
+    graph: &'a Graph,
+    /// The row, as queries are prepared.
+    query: &'a [f32],
+    id: u32,
+    work: &'a mut Work,
+}
+
+impl Task for CodedInsert<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) {
+        match self.graph.params.codes {
+            Codes::Int8 => self.by::<K, Int8>(kernel),
+            Codes::Int4 => self.by::<K, Int4>(kernel),
+            Codes::None => unreachable!("the graph has codes"),
+        }
+    }
+}
+
+impl CodedInsert<'_> {
+    #[inline(always)]
+    fn by<K: Kernel, C: Code>(self, kernel: K) {
+        let Self { graph, query, id, work } = self;
+        let (encoder, store) = graph.codes.as_ref().expect("the graph has codes");
+        let rotated = encoder.rotate(kernel, query, &mut work.rotated);
+        // SAFETY: this thread claimed the id, once, and no link leads to it yet.
+        encoder.encode::<C>(rotated, unsafe { store.row_mut(id) });
+        let mut code_query = std::mem::take(&mut work.code_query);
+        encoder.prepare::<C>(rotated, &mut code_query);
+        let space = Coded::<K, C, Graph>::new(kernel, graph, encoder);
+        graph.insert_node(&space, &code_query, id, work);
+        work.code_query = code_query;
     }
 }

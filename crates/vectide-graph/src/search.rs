@@ -3,6 +3,7 @@
 //! candidates.
 
 use crate::beam::Beam;
+use crate::codes::{Code, Coded, Codes, Encoder, Int4, Int8};
 use crate::distance::{Kernel, Task};
 use crate::hit::{Hit, Key};
 use crate::params::Params;
@@ -12,6 +13,8 @@ use crate::space::{Exact, Space};
 use crate::vectors::Vectors;
 
 pub(crate) mod sealed {
+    use crate::codes::Encoder;
+
     /// Only this crate's graphs can be traversed.
     pub trait View: Send + Sync {
         /// The node to start from.
@@ -26,6 +29,10 @@ pub(crate) mod sealed {
         fn end(&self) -> u32;
         /// Whether the id is a node.
         fn is_node(&self, id: u32) -> bool;
+        /// What encodes its rows, if it has codes.
+        fn encoder(&self) -> Option<&Encoder>;
+        /// The code of a node, as long as the encoder says.
+        fn code(&self, id: u32) -> Option<&[u8]>;
     }
 }
 
@@ -71,12 +78,23 @@ pub fn search<G: GraphView, V: Vectors>(
     let isa = scratch.isa;
     let work = &mut scratch.work;
     let ef = ef.max(k);
-    isa.run(Search { graph, vectors, query, ef, accept, work });
+    if graph.encoder().is_some() {
+        isa.run(CodedSearch { graph, query, ef, accept, work });
+        isa.run(Rerank { vectors, query, most: survivors(k), work });
+    } else {
+        isa.run(Search { graph, vectors, query, ef, accept, work });
+    }
     let hits = work.beam.keys().iter().take(k).map(|key| key.hit()).collect();
     work.settle();
     hits
 }
 
+/// How many of the nearest by code are measured again, exactly.
+fn survivors(k: usize) -> usize {
+    (2 * k).max(30)
+}
+
+/// A search by exact distances.
 struct Search<'a, G, V> {
     graph: &'a G,
     vectors: &'a V,
@@ -93,13 +111,85 @@ impl<G: GraphView, V: Vectors> Task for Search<'_, G, V> {
     fn run<K: Kernel>(self, kernel: K) {
         let Self { graph, vectors, query, ef, accept, work } = self;
         let space = Exact::new(kernel, query.metric(), vectors);
-        let Some(entry) = graph.entry_point() else {
-            work.beam.reset(ef);
-            return;
-        };
-        let query = query.values();
-        let start = descend(graph, &space, query, entry, 0, work);
-        traverse(graph, &space, query, 0, start, ef, Some(accept), work);
+        search_level_0(graph, &space, query.values(), ef, accept, work);
+    }
+}
+
+/// A search by codes. It knows nothing of the vectors, so it is compiled once for
+/// all types of them.
+struct CodedSearch<'a, G> {
+    graph: &'a G,
+    query: &'a Query,
+    ef: usize,
+    accept: Accept<'a>,
+    work: &'a mut Work,
+}
+
+impl<G: GraphView> Task for CodedSearch<'_, G> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) {
+        match self.graph.encoder().map(Encoder::codes) {
+            Some(Codes::Int8) => self.by::<K, Int8>(kernel),
+            Some(Codes::Int4) => self.by::<K, Int4>(kernel),
+            Some(Codes::None) | None => unreachable!("a graph with an encoder has codes"),
+        }
+    }
+}
+
+impl<G: GraphView> CodedSearch<'_, G> {
+    #[inline(always)]
+    fn by<K: Kernel, C: Code>(self, kernel: K) {
+        let Self { graph, query, ef, accept, work } = self;
+        let encoder = graph.encoder().expect("checked by the caller");
+        let mut code_query = std::mem::take(&mut work.code_query);
+        encoder.prepare::<C>(encoder.rotate(kernel, query.values(), &mut work.rotated), &mut code_query);
+        let space = Coded::<K, C, G>::new(kernel, graph, encoder);
+        search_level_0(graph, &space, &code_query, ef, accept, work);
+        work.code_query = code_query;
+    }
+}
+
+/// Leaves in the beam the `ef` accepted nodes nearest to `query`.
+#[inline(always)]
+fn search_level_0<G: GraphView, S: Space>(
+    graph: &G,
+    space: &S,
+    query: &S::Query,
+    ef: usize,
+    accept: Accept<'_>,
+    work: &mut Work,
+) {
+    let Some(entry) = graph.entry_point() else {
+        work.beam.reset(ef);
+        return;
+    };
+    let start = descend(graph, space, query, entry, 0, work);
+    traverse(graph, space, query, 0, start, ef, Some(accept), work);
+}
+
+/// Leaves in the beam the nearest of its first nodes by exact distance, and only
+/// those that have a vector.
+struct Rerank<'a, V> {
+    vectors: &'a V,
+    query: &'a Query,
+    most: usize,
+    work: &'a mut Work,
+}
+
+impl<V: Vectors> Task for Rerank<'_, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) {
+        let Self { vectors, query, most, work } = self;
+        let space = Exact::new(kernel, query.metric(), vectors);
+        let Work { beam, links, .. } = work;
+        links.clear();
+        links.extend(beam.keys().iter().take(most).map(|key| key.id()));
+        beam.reset(most);
+        measure(&space, query.values(), links, |_, id, distance| beam.offer(Key::new(distance, id)));
     }
 }
 
@@ -122,7 +212,7 @@ pub(crate) fn descend<G: sealed::View, S: Space>(
             let from = best;
             work.links.clear();
             graph.read_links(level, from.id(), &mut work.links);
-            measure(space, query, &work.links, |id, distance| {
+            measure(space, query, &work.links, |_, id, distance| {
                 best = best.min(Key::new(distance, id));
             });
             if best == from {
@@ -148,11 +238,12 @@ pub(crate) fn traverse<G: sealed::View, S: Space>(
     accept: Option<Accept<'_>>,
     work: &mut Work,
 ) {
-    let Work { beam, visited, links, .. } = work;
+    let Work { beam, visited, links, slots, evaluations, .. } = work;
     beam.reset(ef);
     visited.reset(16 * ef);
-    visited.insert(start.id());
-    visited.set_distance(start.id(), start.distance());
+    if let Some(slot) = visited.insert(start.id()) {
+        visited.set_distance(slot, start.id(), start.distance());
+    }
     if space.row(start.id()).is_some() {
         offer(beam, start, accept);
     } else {
@@ -161,14 +252,26 @@ pub(crate) fn traverse<G: sealed::View, S: Space>(
     while let Some(id) = beam.pop() {
         links.clear();
         graph.read_links(level, id, links);
-        links.retain(|&id| visited.insert(id));
+        visited.reserve(links.len());
+        slots.clear();
+        slots.resize(links.len(), 0);
+        let mut fresh = 0;
+        for at in 0..links.len() {
+            let id = links[at];
+            if let Some(slot) = visited.insert(id) {
+                (links[fresh], slots[fresh]) = (id, slot);
+                fresh += 1;
+            }
+        }
+        links.truncate(fresh);
+        *evaluations += fresh as u64;
         if level == 0
             && let Some(next) = beam.peek_accepted()
         {
             graph.prefetch_links(next.id());
         }
-        measure(space, query, links, |id, distance| {
-            visited.set_distance(id, distance);
+        measure(space, query, links, |at, id, distance| {
+            visited.set_distance(slots[at], id, distance);
             if distance <= beam.bound() {
                 offer(beam, Key::new(distance, id), accept);
             }
@@ -187,8 +290,6 @@ fn offer(beam: &mut Beam, key: Key, accept: Option<Accept<'_>>) {
 
 /// Nodes measured together.
 const BATCH: usize = 32;
-/// Rows asked for before they are compared.
-const AHEAD: usize = 4;
 
 /// How far one node is; a node without a vector is as far as can be.
 #[inline(always)]
@@ -200,38 +301,44 @@ pub(crate) fn measure_one<S: Space>(space: &S, query: &S::Query, id: u32) -> f32
 }
 
 /// Measures how far `ids` are from `query`, four at a time, the next rows on
-/// their way meanwhile. Ids without a vector are passed over.
+/// their way meanwhile. `each` gets place, id and distance. Ids without a vector
+/// are passed over.
 #[inline(always)]
-pub(crate) fn measure<S: Space>(space: &S, query: &S::Query, ids: &[u32], mut each: impl FnMut(u32, f32)) {
+pub(crate) fn measure<S: Space>(space: &S, query: &S::Query, ids: &[u32], mut each: impl FnMut(usize, u32, f32)) {
+    let ahead = space.ahead();
+    let mut before = 0;
     for batch in ids.chunks(BATCH) {
         let mut rows = [S::Row::default(); BATCH];
-        let mut found = [0u32; BATCH];
+        let mut places = [0usize; BATCH];
         let mut count = 0;
-        for &id in batch {
+        for (at, &id) in batch.iter().enumerate() {
             if let Some(row) = space.row(id) {
-                if count < AHEAD {
+                if count < ahead {
                     space.prefetch(row);
                 }
                 rows[count] = row;
-                found[count] = id;
+                places[count] = at;
                 count += 1;
             }
         }
         let mut at = 0;
         while at + 4 <= count {
-            for row in &rows[(at + AHEAD).min(count)..(at + AHEAD + 4).min(count)] {
+            for row in &rows[(at + ahead).min(count)..(at + ahead + 4).min(count)] {
                 space.prefetch(*row);
             }
             let four = [rows[at], rows[at + 1], rows[at + 2], rows[at + 3]];
             let distances = space.distance_four(query, four);
             for (lane, distance) in distances.into_iter().enumerate() {
-                each(found[at + lane], distance);
+                let place = places[at + lane];
+                each(before + place, batch[place], distance);
             }
             at += 4;
         }
         while at < count {
-            each(found[at], space.distance(query, rows[at]));
+            let place = places[at];
+            each(before + place, batch[place], space.distance(query, rows[at]));
             at += 1;
         }
+        before += batch.len();
     }
 }

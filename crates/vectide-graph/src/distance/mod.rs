@@ -125,6 +125,41 @@ pub(crate) trait Kernel: Copy + Send + Sync + 'static {
     /// `a * b + sum`, fused where the instructions are.
     fn mul_add(self, a: Self::Lanes, b: Self::Lanes, sum: Self::Lanes) -> Self::Lanes;
     fn sum(self, lanes: Self::Lanes) -> f32;
+
+    /// `BYTES` small integers.
+    type Bytes: Copy;
+    /// Sums of their products, in i32.
+    type Sums: Copy;
+    /// Divides 64, so that 64 bytes are a whole number of them.
+    const BYTES: usize;
+
+    fn no_sums(self) -> Self::Sums;
+    /// # Safety
+    /// `BYTES` bytes are readable at `at`, at any alignment.
+    unsafe fn load_bytes(self, at: *const u8) -> Self::Bytes;
+    /// Adds the products of unsigned bytes with signed ones; exact while the
+    /// sums fit.
+    fn dot_bytes(self, unsigned: Self::Bytes, signed: Self::Bytes, sums: Self::Sums) -> Self::Sums;
+    /// Adds the products of the low halves of `packed` with `low`, and of the
+    /// high halves with `high`; the halves are 0 to 15, the others signed.
+    fn dot_nibbles(self, packed: Self::Bytes, low: Self::Bytes, high: Self::Bytes, sums: Self::Sums) -> Self::Sums;
+    fn total(self, sums: Self::Sums) -> i32;
+    /// Four times [`Kernel::total`], for less.
+    fn totals(self, sums: [Self::Sums; 4]) -> [i32; 4];
+    #[allow(dead_code, reason = "for codes of one bit")]
+    /// Bits set in `a & b`, over the 64-bit words that both have.
+    fn common_bits(self, a: &[u64], b: &[u64]) -> u32;
+}
+
+/// [`Kernel::common_bits`] by the CPU's count of one word.
+#[allow(dead_code, reason = "for codes of one bit")]
+#[inline(always)]
+fn common_bits_by_word(a: &[u64], b: &[u64]) -> u32 {
+    let mut count = 0;
+    for (x, y) in a.iter().zip(b) {
+        count += (x & y).count_ones();
+    }
+    count
 }
 
 /// One term of a sum over two vectors.
@@ -231,7 +266,7 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
 
 /// NaN and infinities, which only overflow can bring, become the largest number.
 #[inline(always)]
-fn finite(distance: f32) -> f32 {
+pub(crate) fn finite(distance: f32) -> f32 {
     distance.min(f32::MAX)
 }
 
@@ -277,10 +312,16 @@ pub(crate) fn distance_four<K: Kernel, A: Element, B: Element>(
     }
 }
 
+/// The sum of a vector's squares.
+#[inline(always)]
+pub(crate) fn squared_length<K: Kernel, E: Element>(k: K, vector: &[E]) -> f32 {
+    one::<Product, K, E, E>(k, vector, vector)
+}
+
 /// `1 / |v|`, or 0 for a zero vector, whose cosine distance to all is then 1.
 #[inline(always)]
 pub(crate) fn inverse_norm<K: Kernel, E: Element>(k: K, vector: &[E]) -> f32 {
-    let squared = one::<Product, K, E, E>(k, vector, vector);
+    let squared = squared_length(k, vector);
     if squared.is_finite() && squared >= f32::MIN_POSITIVE {
         return 1.0 / squared.sqrt();
     }
