@@ -29,6 +29,8 @@ pub struct Graph {
     /// One above the highest id that was inserted.
     pub(crate) end: AtomicU32,
     bytes: AtomicUsize,
+    /// Those of `bytes` that codes take.
+    code_bytes: AtomicUsize,
 }
 
 impl Graph {
@@ -52,6 +54,7 @@ impl Graph {
             progress: Progress::new(),
             end: AtomicU32::new(0),
             bytes: AtomicUsize::new(size_of::<Self>() + encoder_bytes),
+            code_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -92,6 +95,11 @@ impl Graph {
         self.bytes.load(Relaxed)
     }
 
+    /// Those of them that compact codes take.
+    pub fn code_bytes(&self) -> usize {
+        self.code_bytes.load(Relaxed)
+    }
+
     /// Nodes whose highest level is 0, 1, 2, …, as far as there are any. Looks at
     /// every node.
     pub fn level_histogram(&self) -> Vec<u32> {
@@ -111,6 +119,11 @@ impl Graph {
 
     pub(crate) fn add_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn add_code_bytes(&self, bytes: usize) {
+        self.add_bytes(bytes);
+        self.code_bytes.fetch_add(bytes, Relaxed);
     }
 
     #[inline(always)]

@@ -64,7 +64,7 @@ impl Graph {
         let Scratch { isa, query, work } = scratch;
         prepare_row(row.values, row.inv_norm, query);
         if let Some((_, store)) = &self.codes {
-            store.ensure(id, |bytes| self.add_bytes(bytes));
+            store.ensure(id, |bytes| self.add_code_bytes(bytes));
             isa.run(CodedInsert { graph: self, query, id, work });
         } else {
             isa.run(Insert { graph: self, vectors, query, id, work });

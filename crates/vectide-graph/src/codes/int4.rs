@@ -32,6 +32,7 @@ fn round_run(values: &[f32; LANES], inverse: f32, products: &mut [f32; LANES], s
     let mut levels = [0u8; LANES];
     for lane in 0..LANES {
         // max and min turn a NaN, which no table holds, into a number.
+        #[allow(clippy::manual_clamp, reason = "clamp would keep a NaN")]
         let shifted = (values[lane] * inverse + 8.0).max(0.0).min(15.0);
         // SAFETY: the value is within 0..=15.
         let level = unsafe { shifted.to_int_unchecked::<i32>() };
