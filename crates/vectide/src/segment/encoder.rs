@@ -185,3 +185,69 @@ impl Outlet {
         self.lumps.blocking_send(lump).map_err(|_| Error::closed("the object's writer has stopped"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{ArrayRef, Int64Array, LargeBinaryArray};
+    use arrow_ipc::reader::FileReader;
+
+    /// The lumps of a file with these batches.
+    fn encoded(schema: &SchemaRef, batches: &[RecordBatch]) -> Vec<Vec<Bytes>> {
+        let (send, mut lumps) = mpsc::channel(100);
+        let mut file = Encoder::start(Schema::clone(schema), send).expect("starts");
+        batches.iter().for_each(|batch| file.write(batch).expect("fits"));
+        file.finish().expect("ends");
+        std::iter::from_fn(|| lumps.try_recv().ok()).collect()
+    }
+
+    fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+        RecordBatch::try_from_iter(columns).expect("columns of one length")
+    }
+
+    #[test]
+    fn long_buffers_are_shared_and_short_ones_copied_together() {
+        let long = Int64Array::from_iter_values(0..300_000);
+        let short: ArrayRef = Arc::new(Int64Array::from_iter_values(0..20));
+        let whole = batch(vec![("long", Arc::new(long.clone())), ("again", Arc::new(long.clone()))]);
+        let lumps = encoded(&whole.schema(), std::slice::from_ref(&whole));
+        let within = long.values().inner().as_slice().as_ptr_range();
+        let shared = lumps.iter().flatten().filter(|piece| within.contains(&piece.as_ptr()));
+        assert_eq!(shared.map(Bytes::len).sum::<usize>(), 2 * long.values().inner().len());
+        assert!(lumps.iter().flatten().all(|piece| piece.len() <= PIECE_BYTES));
+        assert_eq!(lumps.len(), 2, "4.8 MB in lumps of {LUMP_BYTES}");
+        let many = batch((0..50).map(|_| ("short", Arc::clone(&short))).collect());
+        let lumps = encoded(&many.schema(), &[many]);
+        assert_eq!(lumps.iter().flatten().count(), 1);
+    }
+
+    #[test]
+    fn any_reader_of_arrow_files_reads_it_and_every_buffer_is_aligned() {
+        let bytes = LargeBinaryArray::from_iter_values([&b"x"[..], &[7; 10_000], b""]);
+        let ids = Int64Array::from(vec![Some(3), None, Some(-1)]);
+        let one = batch(vec![("id", Arc::new(ids)), ("bytes", Arc::new(bytes))]);
+        for batches in [&[][..], std::slice::from_ref(&one), &[one.clone(), one.slice(1, 2), one.slice(0, 0)]] {
+            let metadata = [("vectide.part".to_owned(), "x".to_owned())].into();
+            let schema = Arc::new(Schema::clone(&one.schema()).with_metadata(metadata));
+            let file = encoded(&schema, batches).concat().concat();
+            let reader = FileReader::try_new(std::io::Cursor::new(&file), None).expect("an Arrow file");
+            assert_eq!(reader.schema(), schema);
+            let read: Vec<_> = reader.map(|batch| batch.expect("decodes")).collect();
+            assert_eq!(read.len(), batches.len());
+            for (read, written) in read.iter().zip(batches) {
+                assert_eq!(read.columns(), written.columns());
+            }
+            let trailer = file.len() - 10;
+            let len = u32::from_le_bytes(file[trailer..trailer + 4].try_into().expect("four bytes")) as usize;
+            let footer = arrow_ipc::root_as_footer(&file[trailer - len..trailer]).expect("a footer");
+            for block in footer.recordBatches().into_iter().flatten() {
+                assert_eq!(block.offset() % ALIGNMENT as i64, 0);
+                assert_eq!(i64::from(block.metaDataLength()) % ALIGNMENT as i64, 0);
+                let message = &file[block.offset() as usize + PREFIX_BYTES..];
+                let message = arrow_ipc::root_as_message(message).expect("a message");
+                let batch = message.header_as_record_batch().expect("a record batch");
+                assert!(batch.buffers().into_iter().flatten().all(|buffer| buffer.offset() % ALIGNMENT as i64 == 0));
+            }
+        }
+    }
+}
