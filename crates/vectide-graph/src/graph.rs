@@ -28,6 +28,8 @@ pub struct Graph {
     pub(crate) progress: Progress,
     /// One above the highest id that was inserted.
     pub(crate) end: AtomicU32,
+    /// Inserts that are still to be made by exact distances (`insert`).
+    pub(crate) distrust: AtomicU32,
     bytes: AtomicUsize,
     /// Those of `bytes` that codes take.
     code_bytes: AtomicUsize,
@@ -53,6 +55,7 @@ impl Graph {
             raise: Mutex::new(()),
             progress: Progress::new(),
             end: AtomicU32::new(0),
+            distrust: AtomicU32::new(0),
             bytes: AtomicUsize::new(size_of::<Self>() + encoder_bytes),
             code_bytes: AtomicUsize::new(0),
         })

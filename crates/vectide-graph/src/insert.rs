@@ -10,21 +10,34 @@
 //! node cannot be seen before its parent's link to it is in place, so that no
 //! other node can come between them and close a circle.
 
-use crate::codes::{Code, Coded, Codes, Int4, Int8};
-use crate::distance::{Kernel, Task};
+use crate::codes::{Code, CodeQuery, Coded, Codes, Int4, Int8};
+use crate::distance::{Isa, Kernel, Task};
 use crate::error::GraphError;
 use crate::graph::Graph;
 use crate::hit::Key;
 use crate::links::Link;
 use crate::neighbors::{link_back, link_back_known, link_pinned, select};
-use crate::params::mix;
+use crate::params::{Metric, mix};
 use crate::progress::Progress;
 use crate::query::prepare_row;
 use crate::scratch::{Scratch, Work};
-use crate::search::{descend, measure_one, sealed::View, traverse};
+use crate::search::{descend, measure, measure_one, sealed::View, traverse};
 use crate::space::{Exact, Space};
+use crate::spread::Spread;
 use crate::sync::Ordering;
 use crate::vectors::Vectors;
+
+/// Inserts by code between two looks at how far codes are off.
+const PROBE_EVERY: u32 = 8;
+/// The first rows are all looked at.
+const PROBED_FIRST: u32 = 256;
+/// Candidates that such a look measures exactly.
+const PROBED: usize = 16;
+/// Inserts by exact distances after codes were found to tell too little.
+const DISTRUST: u32 = 256;
+/// They tell too little where their error deviates by more than this part of what
+/// the candidates differ by: then nearly any order would look as good.
+const NOISE: f32 = 0.4;
 
 /// Steps along the tree after which any free slot will do.
 const LONG_WALK: u64 = 256;
@@ -65,12 +78,30 @@ impl Graph {
         prepare_row(row.values, row.inv_norm, query);
         if let Some((_, store)) = &self.codes {
             store.ensure(id, |bytes| self.add_code_bytes(bytes));
-            isa.run(CodedInsert { graph: self, query, id, work });
+            self.insert_coded(*isa, vectors, query, id, work);
         } else {
             isa.run(Insert { graph: self, vectors, query, id, work });
         }
         work.settle();
         Ok(true)
+    }
+
+    /// Inserts a claimed row by its code; by exact distances for a while, where
+    /// codes were seen to tell too little.
+    fn insert_coded<V: Vectors>(&self, isa: Isa, vectors: &V, query: &[f32], id: u32, work: &mut Work) {
+        // ORDERING: Relaxed; a hint, and publishes nothing.
+        let distrusted = self.distrust.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if distrusted.is_ok() {
+            isa.run(Encode { graph: self, query, id, work });
+            isa.run(Insert { graph: self, vectors, query, id, work });
+            return;
+        }
+        isa.run(CodedInsert { graph: self, query, id, work });
+        let probe = id < PROBED_FIRST || id.is_multiple_of(PROBE_EVERY);
+        if probe && isa.run(Probe { metric: self.params.metric, vectors, query, work }) {
+            // ORDERING: as above.
+            self.distrust.store(DISTRUST, Ordering::Relaxed);
+        }
     }
 
     /// Links a claimed id into the graph and marks it done.
@@ -251,14 +282,87 @@ impl CodedInsert<'_> {
     #[inline(always)]
     fn by<K: Kernel, C: Code>(self, kernel: K) {
         let Self { graph, query, id, work } = self;
-        let (encoder, store) = graph.codes.as_ref().expect("the graph has codes");
-        let rotated = encoder.rotate(kernel, query, &mut work.rotated);
-        // SAFETY: this thread claimed the id, once, and no link leads to it yet.
-        encoder.encode::<C>(rotated, unsafe { store.row_mut(id) });
+        let (encoder, _) = graph.codes.as_ref().expect("the graph has codes");
         let mut code_query = std::mem::take(&mut work.code_query);
-        encoder.prepare::<C>(rotated, &mut code_query);
+        encode::<K, C>(kernel, graph, query, id, &mut work.rotated, &mut code_query);
         let space = Coded::<K, C, Graph>::new(kernel, graph, encoder);
         graph.insert_node(&space, &code_query, id, work);
         work.code_query = code_query;
+    }
+}
+
+/// Writes the code of a row that was claimed, and prepares it as a query.
+#[inline(always)]
+fn encode<K: Kernel, C: Code>(
+    kernel: K,
+    graph: &Graph,
+    row: &[f32],
+    id: u32,
+    rotated: &mut Vec<f32>,
+    query: &mut CodeQuery,
+) {
+    let (encoder, store) = graph.codes.as_ref().expect("the graph has codes");
+    let rotated = encoder.rotate(kernel, row, rotated);
+    // SAFETY: this thread claimed the id, once, and no link leads to it yet.
+    encoder.encode::<C>(rotated, unsafe { store.row_mut(id) });
+    encoder.prepare::<C>(rotated, query);
+}
+
+/// Writes a row's code only.
+struct Encode<'a> {
+    graph: &'a Graph,
+    query: &'a [f32],
+    id: u32,
+    work: &'a mut Work,
+}
+
+impl Task for Encode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) {
+        let Self { graph, query, id, work } = self;
+        let Work { rotated, code_query, .. } = work;
+        match graph.params.codes {
+            Codes::Int8 => encode::<K, Int8>(kernel, graph, query, id, rotated, code_query),
+            Codes::Int4 => encode::<K, Int4>(kernel, graph, query, id, rotated, code_query),
+            Codes::None => unreachable!("the graph has codes"),
+        }
+    }
+}
+
+/// Whether codes tell too little about the candidates that an insert by code left
+/// in the beam.
+struct Probe<'a, V> {
+    metric: Metric,
+    vectors: &'a V,
+    query: &'a [f32],
+    work: &'a mut Work,
+}
+
+impl<V: Vectors> Task for Probe<'_, V> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> bool {
+        let Self { metric, vectors, query, work } = self;
+        let Work { beam, links, coded, .. } = work;
+        let step = beam.keys().len() / PROBED;
+        if step == 0 {
+            return false;
+        }
+        coded.clear();
+        links.clear();
+        for at in 0..PROBED {
+            coded.push(beam.keys()[at * step]);
+            links.push(coded[at].id());
+        }
+        let space = Exact::new(kernel, metric, vectors);
+        let (mut errors, mut distances) = (Spread::default(), Spread::default());
+        measure(&space, query, links, |at, _, distance| {
+            errors.add(coded[at].distance() - distance);
+            distances.add(distance);
+        });
+        errors.deviation() > NOISE * distances.deviation()
     }
 }

@@ -85,6 +85,8 @@ mod neighbors;
 mod scratch;
 // The traversal.
 mod search;
+// How far codes are off.
+mod spread;
 // Nodes that a traversal has seen.
 mod visited;
 

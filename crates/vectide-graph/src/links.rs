@@ -158,14 +158,17 @@ impl LinkSegment {
 /// Copies a row's links to `out`, in no order, each at least once.
 #[inline(always)]
 pub(crate) fn read_links(slots: &[AtomicU32], out: &mut Vec<u32>) {
+    let before = out.len();
+    let mut used = before;
+    out.resize(before + slots.len(), NONE);
     for slot in slots.iter().rev() {
         // ORDERING: Acquire pairs with the Release stores of RowWriter: the
         // link's node is seen whole, and so is a move that cleared this slot.
         let id = slot.load(Ordering::Acquire);
-        if id != NONE {
-            out.push(id);
-        }
+        out[used] = id;
+        used += usize::from(id != NONE);
     }
+    out.truncate(used);
 }
 
 /// A node's lock: one bit, spun on. Held for a few microseconds at most, never

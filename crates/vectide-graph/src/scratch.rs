@@ -50,6 +50,8 @@ pub(crate) struct Work {
     pub(crate) visited: Visited,
     /// Links of the node that is being expanded.
     pub(crate) links: Vec<u32>,
+    /// Beside them, how far they are.
+    pub(crate) distances: Vec<f32>,
     /// Beside them, their slots in `visited`.
     pub(crate) slots: Vec<u32>,
     /// Neighbours selected for the new node, by level.
@@ -63,6 +65,8 @@ pub(crate) struct Work {
     pub(crate) held: CodeQuery,
     /// A vector on its way to its code.
     pub(crate) rotated: Vec<f32>,
+    /// What a traversal by codes found, while it is measured again.
+    pub(crate) coded: Vec<Key>,
     /// Counts nodes that traversals measured.
     pub(crate) evaluations: u64,
 }
@@ -74,12 +78,14 @@ impl Work {
             visited: Visited::new(),
             links: Vec::new(),
             slots: Vec::new(),
+            distances: Vec::new(),
             chosen: Vec::new(),
             deferred: Vec::new(),
             pruning: Pruning::default(),
             code_query: CodeQuery::default(),
             held: CodeQuery::default(),
             rotated: Vec::new(),
+            coded: Vec::new(),
             evaluations: 0,
         }
     }

@@ -10,6 +10,7 @@ use crate::params::Params;
 use crate::query::Query;
 use crate::scratch::{Scratch, Work};
 use crate::space::{Exact, Space};
+use crate::spread::Spread;
 use crate::vectors::Vectors;
 
 pub(crate) mod sealed {
@@ -80,7 +81,9 @@ pub fn search<G: GraphView, V: Vectors>(
     let ef = ef.max(k);
     if graph.encoder().is_some() {
         isa.run(CodedSearch { graph, query, ef, accept, work });
-        isa.run(Rerank { vectors, query, most: survivors(k), work });
+        if !isa.run(Rerank { vectors, query, k, ef, work }) {
+            isa.run(Search { graph, vectors, query, ef, accept, work });
+        }
     } else {
         isa.run(Search { graph, vectors, query, ef, accept, work });
     }
@@ -89,10 +92,15 @@ pub fn search<G: GraphView, V: Vectors>(
     hits
 }
 
-/// How many of the nearest by code are measured again, exactly.
+/// How many of the nearest by code are measured again at least, and how many more
+/// at a time. Thirty were enough on every set that was measured (decision 0006).
 fn survivors(k: usize) -> usize {
     (2 * k).max(30)
 }
+const MORE_SURVIVORS: usize = 32;
+
+/// Deviations of the codes' error by which what is left must be too far.
+const CERTAIN: f32 = 2.0;
 
 /// A search by exact distances.
 struct Search<'a, G, V> {
@@ -169,27 +177,57 @@ fn search_level_0<G: GraphView, S: Space>(
     traverse(graph, space, query, 0, start, ef, Some(accept), work);
 }
 
-/// Leaves in the beam the nearest of its first nodes by exact distance, and only
-/// those that have a vector.
+/// Measures the nodes of the beam again, exactly, from the nearest on, until the
+/// others are too far to matter: farther by code than the `k`th by twice the error
+/// that was seen. Leaves in the beam those that have a vector.
+///
+/// Returns false if the beam ends before that. Then the candidates differ by less
+/// than codes can tell (copies, or small differences between rows that are far
+/// from zero), and only exact distances find the nearest.
 struct Rerank<'a, V> {
     vectors: &'a V,
     query: &'a Query,
-    most: usize,
+    k: usize,
+    ef: usize,
     work: &'a mut Work,
 }
 
 impl<V: Vectors> Task for Rerank<'_, V> {
-    type Output = ();
+    type Output = bool;
 
     #[inline(always)]
-    fn run<K: Kernel>(self, kernel: K) {
-        let Self { vectors, query, most, work } = self;
+    fn run<K: Kernel>(self, kernel: K) -> bool {
+        let Self { vectors, query, k, ef, work } = self;
         let space = Exact::new(kernel, query.metric(), vectors);
-        let Work { beam, links, .. } = work;
-        links.clear();
-        links.extend(beam.keys().iter().take(most).map(|key| key.id()));
-        beam.reset(most);
-        measure(&space, query.values(), links, |_, id, distance| beam.offer(Key::new(distance, id)));
+        let Work { beam, links, coded, .. } = work;
+        coded.clear();
+        coded.extend_from_slice(beam.keys());
+        beam.reset(coded.len());
+        // Near the end of the beam nothing is certain, whatever measures.
+        let rank = k.min(coded.len().div_ceil(2));
+        let mut errors = Spread::default();
+        let mut done = 0;
+        let mut next = survivors(k).min(coded.len());
+        while done < next {
+            links.clear();
+            for key in &coded[done..next] {
+                links.push(key.id());
+            }
+            let by_code = &coded[done..next];
+            measure(&space, query.values(), links, |at, id, distance| {
+                errors.add(by_code[at].distance() - distance);
+                beam.offer(Key::new(distance, id));
+            });
+            done = next;
+            // Only a damaged graph has so many nodes without a vector.
+            let Some(wanted) = beam.keys().get(rank - 1) else { return true };
+            let left = coded[done - 1].distance() - errors.mean() - wanted.distance();
+            if left + f32::EPSILON * wanted.distance().abs() >= CERTAIN * errors.deviation() {
+                return true;
+            }
+            next = (done + MORE_SURVIVORS).min(coded.len());
+        }
+        coded.len() < ef
     }
 }
 
@@ -238,7 +276,7 @@ pub(crate) fn traverse<G: sealed::View, S: Space>(
     accept: Option<Accept<'_>>,
     work: &mut Work,
 ) {
-    let Work { beam, visited, links, slots, evaluations, .. } = work;
+    let Work { beam, visited, links, slots, distances, evaluations, .. } = work;
     beam.reset(ef);
     visited.reset(16 * ef);
     if let Some(slot) = visited.insert(start.id()) {
@@ -252,30 +290,24 @@ pub(crate) fn traverse<G: sealed::View, S: Space>(
     while let Some(id) = beam.pop() {
         links.clear();
         graph.read_links(level, id, links);
-        visited.reserve(links.len());
-        slots.clear();
-        slots.resize(links.len(), 0);
-        let mut fresh = 0;
-        for at in 0..links.len() {
-            let id = links[at];
-            if let Some(slot) = visited.insert(id) {
-                (links[fresh], slots[fresh]) = (id, slot);
-                fresh += 1;
-            }
-        }
-        links.truncate(fresh);
-        *evaluations += fresh as u64;
+        visited.insert_all(links, slots);
+        *evaluations += links.len() as u64;
         if level == 0
             && let Some(next) = beam.peek_accepted()
         {
             graph.prefetch_links(next.id());
         }
-        measure(space, query, links, |at, id, distance| {
+        distances.clear();
+        distances.resize(links.len(), f32::NAN);
+        measure(space, query, links, |at, _, distance| distances[at] = distance);
+        for at in 0..links.len() {
+            let (id, distance) = (links[at], distances[at]);
+            // NaN without a vector, and then it is not nearer than anything.
             visited.set_distance(slots[at], id, distance);
             if distance <= beam.bound() {
                 offer(beam, Key::new(distance, id), accept);
             }
-        });
+        }
     }
 }
 

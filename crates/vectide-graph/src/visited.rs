@@ -74,6 +74,34 @@ impl Visited {
         Some(at as u32)
     }
 
+    /// Adds all of `ids`, and keeps those that were not there, with their slots
+    /// beside them in `slots`. Whether a node was seen is anyone's guess, so the
+    /// usual case has no branch on it.
+    #[inline(always)]
+    pub(crate) fn insert_all(&mut self, ids: &mut Vec<u32>, slots: &mut Vec<u32>) {
+        self.reserve(ids.len());
+        slots.clear();
+        slots.resize(ids.len(), 0);
+        let mask = self.entries.len() - 1;
+        let mut fresh = 0;
+        for at in 0..ids.len() {
+            let id = ids[at];
+            let home = self.home(id) & mask;
+            let found = self.entries[home];
+            let free = found == FREE;
+            if free | ((found >> 32) as u32 == id) {
+                self.entries[home] = if free { entry(id, f32::NAN) } else { found };
+                self.used += usize::from(free);
+                (ids[fresh], slots[fresh]) = (id, home as u32);
+                fresh += usize::from(free);
+            } else if let Some(slot) = self.insert(id) {
+                (ids[fresh], slots[fresh]) = (id, slot);
+                fresh += 1;
+            }
+        }
+        ids.truncate(fresh);
+    }
+
     /// Notes how far the node in a slot is.
     #[inline(always)]
     pub(crate) fn set_distance(&mut self, slot: u32, id: u32, distance: f32) {
@@ -139,8 +167,15 @@ mod tests {
                 visited.reset(10);
                 let mut model = HashMap::new();
                 for (n, &id) in ids.iter().enumerate() {
-                    visited.reserve(1);
-                    let slot = visited.insert(id);
+                    let slot = if n % 2 == 0 {
+                        visited.reserve(1);
+                        visited.insert(id)
+                    } else {
+                        let (mut ids, mut slots) = (vec![id, id], Vec::new());
+                        visited.insert_all(&mut ids, &mut slots);
+                        prop_assert!(ids.iter().all(|kept| *kept == id) && ids.len() < 2);
+                        ids.first().map(|_| slots[0])
+                    };
                     prop_assert_eq!(slot.is_some(), !model.contains_key(&id));
                     if let Some(slot) = slot {
                         visited.set_distance(slot, id, (n + round) as f32);

@@ -31,8 +31,8 @@ fn doubled(level: u8) -> i32 {
 fn round_run(values: &[f32; LANES], inverse: f32, products: &mut [f32; LANES], sums: &mut [i32; LANES]) -> [u8; LANES] {
     let mut levels = [0u8; LANES];
     for lane in 0..LANES {
-        // max and min turn a NaN, which no table holds, into a number.
-        #[allow(clippy::manual_clamp, reason = "clamp would keep a NaN")]
+        // NaN, which no table holds, becomes a number here: clamp would keep it.
+        #[allow(clippy::manual_clamp, reason = "the cast below must see no NaN")]
         let shifted = (values[lane] * inverse + 8.0).max(0.0).min(15.0);
         // SAFETY: the value is within 0..=15.
         let level = unsafe { shifted.to_int_unchecked::<i32>() };

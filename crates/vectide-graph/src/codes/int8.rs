@@ -53,8 +53,8 @@ pub(super) fn round(values: &[f32], square: f32, out: &mut [u8]) -> (f32, i32) {
 
 #[inline(always)]
 fn round_one(value: f32, inverse: f32) -> (i32, u8) {
-    // max and min turn a NaN, which no table holds, into a number.
-    #[allow(clippy::manual_clamp, reason = "clamp would keep a NaN")]
+    // NaN, which no table holds, becomes a number here: clamp would keep it.
+    #[allow(clippy::manual_clamp, reason = "the cast below must see no NaN")]
     let shifted = (value * inverse + (CENTRE + 0.5)).max(1.0).min(255.0);
     // SAFETY: the value is within 1..=255.
     let level = unsafe { shifted.to_int_unchecked::<i32>() };

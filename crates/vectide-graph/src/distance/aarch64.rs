@@ -36,6 +36,7 @@ impl Neon {
 impl Kernel for Neon {
     type Lanes = float32x4_t;
     const WIDTH: usize = 4;
+    const STREAMS: usize = 4;
 
     #[inline(always)]
     fn zero(self) -> float32x4_t {

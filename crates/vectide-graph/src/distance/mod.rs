@@ -106,6 +106,9 @@ pub(crate) trait Kernel: Copy + Send + Sync + 'static {
     /// `WIDTH` f32 values.
     type Lanes: Copy;
     const WIDTH: usize;
+    /// Sums that are kept apart per vector, 2 or 4: as many as there are
+    /// registers for, since each waits for the multiplication before.
+    const STREAMS: usize;
 
     fn zero(self) -> Self::Lanes;
     /// # Safety
@@ -184,30 +187,30 @@ impl Term for SquaredDifference {
     }
 }
 
-/// The sum of `T` over the elements that both vectors have, in two streams.
+/// The sum of `T` over the elements that both vectors have, in streams.
 /// [`four`] adds in the same order: a distance does not depend, to the bit, on
 /// which rows it was computed with.
 #[inline(always)]
 fn one<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: &[B]) -> f32 {
     let len = a.len().min(b.len());
     let (a, b) = (a.as_ptr(), b.as_ptr());
-    let mut sums = [k.zero(); 2];
+    let mut sums = [k.zero(); 4];
     let mut at = 0;
-    // SAFETY: 1. every full load reads WIDTH elements from `at`, or one WIDTH
-    // further, which the loop conditions keep within `len`; 2. the part load
+    // SAFETY: 1. every full load reads WIDTH elements from `at`, or some
+    // WIDTHs further, which the loop conditions keep within `len`; 2. the part load
     // reads the `len - at < WIDTH` elements that are left; 3. `len` is within
     // both slices.
     unsafe {
-        while at + 2 * K::WIDTH <= len {
-            #[allow(clippy::needless_range_loop, reason = "two sums in step with two offsets")]
-            for half in 0..2 {
-                let offset = at + half * K::WIDTH;
+        while at + K::STREAMS * K::WIDTH <= len {
+            #[allow(clippy::needless_range_loop, reason = "sums in step with offsets")]
+            for stream in 0..K::STREAMS {
+                let offset = at + stream * K::WIDTH;
                 let (x, y) = (A::load(k, a.add(offset)), B::load(k, b.add(offset)));
-                sums[half] = T::step(k, x, y, sums[half]);
+                sums[stream] = T::step(k, x, y, sums[stream]);
             }
-            at += 2 * K::WIDTH;
+            at += K::STREAMS * K::WIDTH;
         }
-        if at + K::WIDTH <= len {
+        while at + K::WIDTH <= len {
             sums[0] = T::step(k, A::load(k, a.add(at)), B::load(k, b.add(at)), sums[0]);
             at += K::WIDTH;
         }
@@ -217,7 +220,14 @@ fn one<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: &[B]) -> f3
             sums[1] = T::step(k, x, y, sums[1]);
         }
     }
-    k.sum(k.add(sums[0], sums[1]))
+    k.sum(joined(k, sums))
+}
+
+/// The sum of the streams that are in use.
+#[inline(always)]
+fn joined<K: Kernel>(k: K, sums: [K::Lanes; 4]) -> K::Lanes {
+    let two = k.add(sums[0], sums[1]);
+    if K::STREAMS == 2 { two } else { k.add(two, k.add(sums[2], sums[3])) }
 }
 
 /// [`one`] for four vectors at a time: `a` is loaded once, and four independent
@@ -227,22 +237,21 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
     let len = b.iter().fold(a.len(), |len, row| len.min(row.len()));
     let a = a.as_ptr();
     let b = b.map(<[B]>::as_ptr);
-    let mut sums = [[k.zero(); 2]; 4];
+    let mut sums = [[k.zero(); 4]; 4];
     let mut at = 0;
     // SAFETY: as in `one`; `len` is within all five slices.
     unsafe {
-        while at + 2 * K::WIDTH <= len {
-            #[allow(clippy::needless_range_loop, reason = "two sums in step with two offsets")]
-            for half in 0..2 {
-                let offset = at + half * K::WIDTH;
+        while at + K::STREAMS * K::WIDTH <= len {
+            for stream in 0..K::STREAMS {
+                let offset = at + stream * K::WIDTH;
                 let x = A::load(k, a.add(offset));
                 for row in 0..4 {
-                    sums[row][half] = T::step(k, x, B::load(k, b[row].add(offset)), sums[row][half]);
+                    sums[row][stream] = T::step(k, x, B::load(k, b[row].add(offset)), sums[row][stream]);
                 }
             }
-            at += 2 * K::WIDTH;
+            at += K::STREAMS * K::WIDTH;
         }
-        if at + K::WIDTH <= len {
+        while at + K::WIDTH <= len {
             let x = A::load(k, a.add(at));
             for row in 0..4 {
                 sums[row][0] = T::step(k, x, B::load(k, b[row].add(at)), sums[row][0]);
@@ -259,7 +268,7 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
     }
     let mut out = [0.0; 4];
     for row in 0..4 {
-        out[row] = k.sum(k.add(sums[row][0], sums[row][1]));
+        out[row] = k.sum(joined(k, sums[row]));
     }
     out
 }

@@ -14,6 +14,7 @@ const BYTES: usize = 16;
 impl Kernel for Scalar {
     type Lanes = [f32; WIDTH];
     const WIDTH: usize = WIDTH;
+    const STREAMS: usize = 2;
 
     #[inline(always)]
     fn zero(self) -> Self::Lanes {

@@ -50,6 +50,7 @@ impl Avx512 {
 impl Kernel for Avx512 {
     type Lanes = __m512;
     const WIDTH: usize = 16;
+    const STREAMS: usize = 4;
 
     #[inline(always)]
     fn zero(self) -> __m512 {
@@ -219,6 +220,7 @@ impl Avx2 {
 impl Kernel for Avx2 {
     type Lanes = __m256;
     const WIDTH: usize = 8;
+    const STREAMS: usize = 2;
 
     #[inline(always)]
     fn zero(self) -> __m256 {

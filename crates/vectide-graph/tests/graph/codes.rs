@@ -34,7 +34,7 @@ fn recall(graph: &Graph, table: &VectorTable<f32>, queries: &Rows, ef: usize) ->
 /// Recall by codes is within 0.01 of recall by exact distances, at `ef` 64.
 fn check(name: &str, rows: Rows, metric: Metric) {
     let dim = rows.dim as u32;
-    let count = rows.len() - 300;
+    let count = rows.len() - 200;
     let (rows, queries) = rows.split(count);
     let table = rows.table(metric);
     let params = Params::new(dim, metric);
@@ -50,7 +50,7 @@ fn check(name: &str, rows: Rows, metric: Metric) {
 
 /// Clustered rows of a dimension, changed one by one.
 fn changed(dim: usize, change: impl Fn(usize, &mut [f32], &mut Random)) -> Rows {
-    let mut rows = common::clustered(2_800, dim, 40, 12, 77);
+    let mut rows = common::clustered(1_700, dim, 30, 12, 77);
     let mut random = Random(3);
     // The queries, at the end, are changed like the others.
     for (id, row) in rows.values.chunks_mut(dim).enumerate() {
@@ -60,6 +60,20 @@ fn changed(dim: usize, change: impl Fn(usize, &mut [f32], &mut Random)) -> Rows 
 }
 
 const DIMS: [usize; 2] = [96, 256];
+
+#[test]
+fn near_duplicates() {
+    for dim in DIMS {
+        let originals = common::clustered(60, dim, 10, 8, 5);
+        for metric in [Metric::L2, Metric::Cosine] {
+            let rows = changed(dim, |id, row, random| {
+                row.copy_from_slice(originals.row(id % 60));
+                row.iter_mut().for_each(|v| *v += 2e-3 * random.normal());
+            });
+            check("near duplicates", rows, metric);
+        }
+    }
+}
 
 #[test]
 fn a_far_outlier_that_came_first() {
@@ -87,10 +101,22 @@ fn norms_a_hundredfold_apart() {
 }
 
 #[test]
+fn constant_dimensions_and_a_common_offset() {
+    for dim in DIMS {
+        for metric in [Metric::L2, Metric::Cosine] {
+            let rows = changed(dim, |_, row, _| row[..dim / 2].fill(3.0));
+            check("constant dimensions", rows, metric);
+            let rows = changed(dim, |_, row, _| row.iter_mut().for_each(|v| *v += 30.0));
+            check("an offset", rows, metric);
+        }
+    }
+}
+
+#[test]
 fn first_rows_unlike_the_later_ones() {
     for dim in DIMS {
         let rows = changed(dim, |id, row, _| {
-            if id < 600 {
+            if id < 400 {
                 row.iter_mut().for_each(|v| *v = 0.2 * *v + 8.0);
             }
         });
@@ -115,8 +141,8 @@ fn sparse_rows() {
 
 #[test]
 fn glove_by_every_kind() {
-    let (rows, queries) = common::glove().split(8_000);
-    let queries = Rows { dim: 100, values: queries.values[..300 * 100].to_vec() };
+    let (rows, queries) = common::glove().split(5_000);
+    let queries = Rows { dim: 100, values: queries.values[..200 * 100].to_vec() };
     let table = rows.table(Metric::Cosine);
     let params = Params::new(100, Metric::Cosine);
     let exact = recall(&build(&table, params), &table, &queries, 64);
@@ -128,7 +154,7 @@ fn glove_by_every_kind() {
 
 #[test]
 fn rows_are_found_while_others_are_inserted() {
-    let rows = common::clustered(6_000, 64, 60, 10, 21);
+    let rows = common::clustered(3_000, 64, 40, 10, 21);
     let table = rows.table(Metric::Cosine);
     for codes in [Codes::Int8, Codes::Int4] {
         let params = Params { codes, ..Params::new(64, Metric::Cosine) };
@@ -192,7 +218,7 @@ fn filters_hold_with_codes() {
 
 #[test]
 fn a_row_costs_what_its_parts_cost() {
-    let count = 10_000;
+    let count = 6_000;
     let mut random = Random(9);
     let values: Vec<f32> = (0..count * 16).map(|_| random.unit()).collect();
     let table = Rows { dim: 16, values }.table(Metric::Cosine);
