@@ -103,7 +103,7 @@ mod tests {
         for seed in 0..if cfg!(miri) { 3 } else { 400u64 } {
             let len = mix(seed) % 4_000;
             // Small numbers, which make links that lead somewhere, among any bytes.
-            let byte = |n: u64| if mix(seed ^ n) % 3 == 0 { 0 } else { mix(seed << 20 | n) as u8 };
+            let byte = |n: u64| if mix(seed ^ n).is_multiple_of(3) { 0 } else { mix(seed << 20 | n) as u8 };
             mapped(&(0..len).map(byte).collect::<Vec<u8>>());
         }
     }

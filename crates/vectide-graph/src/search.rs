@@ -99,8 +99,11 @@ fn survivors(k: usize) -> usize {
 }
 const MORE_SURVIVORS: usize = 32;
 
-/// Deviations of the codes' error by which what is left must be too far.
-const CERTAIN: f32 = 2.0;
+/// Deviations of the codes' error by which what is left must be too far, and by
+/// which what lies beyond the beam must be: there it costs another walk to be more
+/// certain.
+const CERTAIN: f32 = 3.0;
+const CERTAIN_BEYOND: f32 = 2.0;
 
 /// A search by exact distances.
 struct Search<'a, G, V> {
@@ -178,8 +181,8 @@ fn search_level_0<G: GraphView, S: Space>(
 }
 
 /// Measures the nodes of the beam again, exactly, from the nearest on, until the
-/// others are too far to matter: farther by code than the `k`th by twice the error
-/// that was seen. Leaves in the beam those that have a vector.
+/// others are too far to matter: farther by code than the `k`th by three times the
+/// error that was seen. Leaves in the beam those that have a vector.
 ///
 /// Returns false if the beam ends before that. Then the candidates differ by less
 /// than codes can tell (copies, or small differences between rows that are far
@@ -206,7 +209,7 @@ impl<V: Vectors> Task for Rerank<'_, V> {
         // Near the end of the beam nothing is certain, whatever measures.
         let rank = k.min(coded.len().div_ceil(2));
         let mut errors = Spread::default();
-        let mut done = 0;
+        let (mut done, mut resolved) = (0, true);
         let mut next = survivors(k).min(coded.len());
         while done < next {
             links.clear();
@@ -222,12 +225,14 @@ impl<V: Vectors> Task for Rerank<'_, V> {
             // Only a damaged graph has so many nodes without a vector.
             let Some(wanted) = beam.keys().get(rank - 1) else { return true };
             let left = coded[done - 1].distance() - errors.mean() - wanted.distance();
-            if left + f32::EPSILON * wanted.distance().abs() >= CERTAIN * errors.deviation() {
+            let left = left + f32::EPSILON * wanted.distance().abs();
+            if left >= CERTAIN * errors.deviation() {
                 return true;
             }
+            resolved = left >= CERTAIN_BEYOND * errors.deviation();
             next = (done + MORE_SURVIVORS).min(coded.len());
         }
-        coded.len() < ef
+        resolved || coded.len() < ef
     }
 }
 

@@ -242,6 +242,7 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
     // SAFETY: as in `one`; `len` is within all five slices.
     unsafe {
         while at + K::STREAMS * K::WIDTH <= len {
+            #[allow(clippy::needless_range_loop, reason = "sums in step with offsets")]
             for stream in 0..K::STREAMS {
                 let offset = at + stream * K::WIDTH;
                 let x = A::load(k, a.add(offset));

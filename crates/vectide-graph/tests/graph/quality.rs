@@ -23,7 +23,7 @@ fn build_in_parallel<E: Compiled>(table: &VectorTable<E>, params: Params, thread
             scope.spawn(move || {
                 let mut scratch = Scratch::new();
                 for id in (thread..table.len()).step_by(threads as usize) {
-                    insert(&graph, table, id, &mut scratch).expect("a row");
+                    insert(graph, table, id, &mut scratch).expect("a row");
                 }
             });
         }
