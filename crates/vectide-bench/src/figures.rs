@@ -16,9 +16,9 @@ pub(crate) fn percentile(figures: &[f64], percentile: f64) -> f64 {
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
-/// `figure` with three significant digits at most behind the point.
+/// `figure` with one digit behind the point from 100 on, with four below.
 pub(crate) fn rounded(figure: f64) -> f64 {
-    let digits = if figure.abs() >= 100.0 { 1.0 } else { 1e4 };
+    let digits = if figure.abs() >= 100.0 { 10.0 } else { 1e4 };
     (figure * digits).round() / digits
 }
 
