@@ -6,14 +6,19 @@
 //! Invariant: offset order is seq order is publication order, and a row below the row count can be read in full.
 
 mod blocks;
+mod column_buffer;
+mod column_bytes;
 mod columns;
 mod keys;
 mod packing;
 mod prepare;
 mod sealed;
 
+pub(crate) use column_buffer::ColumnBuffer;
+pub(crate) use column_bytes::{ColumnBytes, Layout};
 pub(crate) use columns::GraphSink;
-pub(crate) use prepare::Prepared;
+pub(crate) use packing::copied;
+pub(crate) use prepare::{Prepared, batch_of};
 
 use crate::ends::Ends;
 use crate::error::{Error, Result};
@@ -186,6 +191,16 @@ impl Memtable {
         self.blocks.pack_if_due()
     }
 
+    /// Whether [`Memtable::pack_if_due`] has something to do; one atomic load.
+    pub(crate) fn is_pack_due(&self) -> bool {
+        self.blocks.is_due()
+    }
+
+    /// Counts bytes that are held by the memtable's rows and used by none: what an appender left of its chunks.
+    pub(crate) fn count_slack(&self, bytes: u64) {
+        self.blocks.count_slack(bytes);
+    }
+
     /// Claims up to `max_rows` rows that are not in the graphs and inserts them; returns how many. Called by any number
     /// of index workers at once. Costs about a search of width `ef_construction` a row and vector column.
     pub(crate) fn index_some(&self, max_rows: u32) -> u32 {
@@ -303,7 +318,7 @@ impl RowSource for Memtable {
         let column = |&at: &usize| {
             let vector =
                 |column: &IndexedColumn, data_type: &DataType| column.gather(offsets.iter().copied(), data_type);
-            self.column(at, vector, || located.column(at))
+            self.column(at, vector, || located.column(&self.schema, at))
         };
         let columns = projection.iter().map(column).collect::<Result<_>>()?;
         projected(stored, projection, columns, offsets.len())
@@ -317,7 +332,7 @@ impl RowSource for Memtable {
         }
         let column = |&at: &usize| {
             let vector = |column: &IndexedColumn, data_type: &DataType| column.gather(range.clone(), data_type);
-            self.column(at, vector, || blocks::column_range(&blocks, at, &range))
+            self.column(at, vector, || blocks::column_range(&self.schema, &blocks, at, &range))
         };
         let columns = projection.iter().map(column).collect::<Result<_>>()?;
         projected(stored, projection, columns, range.len())

@@ -1,9 +1,10 @@
 //! Tables: the handles that callers write and read through, and the machinery behind them.
 //!
-//! A write goes `writer` (check, encode, look up) → `section` (publish) → `watermark` (acknowledge); `open` recovers a
+//! A write goes (`appender` or) `writer` (check, encode, look up) → `section` (publish) → `watermark` (acknowledge); `open` recovers a
 //! shard, `maintain` flushes it, `indexer` fills its graphs, `budget` bounds its memory, `reader` follows it from another
 //! process. Invariant: every promise about visibility and durability is kept by `section` and `watermark` alone.
 
+pub mod appender;
 pub(crate) mod budget;
 pub(crate) mod indexer;
 mod maintain;
@@ -15,12 +16,13 @@ mod verify;
 mod watermark;
 mod writer;
 
+pub use appender::{Appender, CommitEvery, Value};
 pub use reader::ReadTable;
 pub use writer::WriteAck;
 
 use crate::database::Inner as Database;
 use crate::error::{Error, Result};
-use crate::ids::Token;
+use crate::ids::{Seq, Token};
 use crate::keys::Keys;
 use crate::rows::RowSource;
 use crate::schema::TableSchema;
@@ -104,7 +106,14 @@ impl Table {
         self.shard.delete(&keys.into()).await
     }
 
-    /// Waits until the write that `token` names would survive a power cut. Returns at once in a `durable` database.
+    /// An appender: columnar buffers of the caller's own, published as one batch. One per thread; see [`Appender`].
+    #[must_use]
+    pub fn appender(&self) -> Appender {
+        Appender::new(self.clone())
+    }
+
+    /// Waits until the write that `token` names would survive a power cut. Returns at once in a `durable` database; in one
+    /// without a log it flushes.
     ///
     /// # Errors
     /// `Lost` for a token of an earlier writer whose write was not in the log when that was recovered; the log's error
@@ -318,12 +327,18 @@ impl Shard {
         if !first {
             return Ok(());
         }
+        // Without a log, only segments last.
+        let flushed = if self.has_log() { Ok(()) } else { self.flush_all().await };
         let ended = match self.log.get() {
             Some(log) => log.close().await,
             None => Err(Error::closed("the table was never opened")),
         };
         self.closing.send_replace(true);
-        let end = ended?;
+        let mut end = ended?;
+        flushed?;
+        if !self.has_log() {
+            end.last_seq = Seq(self.section.lock().next_seq.0 - 1);
+        }
         self.manifest
             .commit(self.epoch, |now| {
                 let mut next = now.clone();

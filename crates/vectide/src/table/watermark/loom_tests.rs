@@ -54,7 +54,7 @@ impl Shard {
             mark();
         }
         let cut = Cut { at: PubNo(n), rows: RowId(n + 1), seq: Seq(n), live: 1 };
-        let _ = self.watermark.lock().push(cut, ());
+        let _ = self.watermark.lock().push(cut);
         if is_late {
             mark();
         }
