@@ -29,7 +29,9 @@ use crate::schema::TableSchema;
 use crate::search::request::{Pin_, Queries};
 use crate::search::snapshot::Tier;
 use crate::search::{Reader, Scan, Search, SearchBatch};
-use crate::stats::{MemtableStats, SealedStats, SegmentStats, StallStats, TableStats, VerifyReport, WriteStats};
+use crate::stats::{
+    DrainStats, MemtableStats, SealedStats, SegmentStats, StallStats, TableStats, VerifyReport, WriteStats,
+};
 use arrow::array::RecordBatch;
 use section::Condition;
 use shard::Shard;
@@ -327,12 +329,16 @@ impl Shard {
         if !first {
             return Ok(());
         }
+        let (started, queue_rows) = (self.ground.clock.now(), self.log.get().map_or(0, |log| log.stats().queue_rows));
+        let tail_rows = self.watermark.tail().0;
         // Without a log, only segments last.
         let flushed = if self.has_log() { Ok(()) } else { self.flush_all().await };
         let ended = match self.log.get() {
             Some(log) => log.close().await,
             None => Err(Error::closed("the table was never opened")),
         };
+        let ms = self.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
+        *self.drain.lock() = DrainStats { queue_rows, tail_rows, ms };
         self.closing.send_replace(true);
         let mut end = ended?;
         flushed?;
@@ -414,6 +420,11 @@ fn stats_of(shard: &Shard) -> TableStats {
             deletes: get(&counters.deletes),
         },
         recovery: *shard.recovery.lock(),
+        drain: *shard.drain.lock(),
+        tail_max_pct: match get(&counters.rows) {
+            0 => 0.0,
+            written => tail_rows_max as f64 / written as f64 * 100.0,
+        },
         health: shard.health(),
     }
 }

@@ -17,7 +17,7 @@ use crate::options::{Durability, Options};
 use crate::rows::RowSource;
 use crate::schema::TableSchema;
 use crate::search::snapshot::{Pinned, Source, Tier, View};
-use crate::stats::{FlushStats, Health, HealthStatus, RecoveryStats};
+use crate::stats::{DrainStats, FlushStats, Health, HealthStatus, RecoveryStats};
 use crate::store::Store;
 use crate::store::paths::ShardPaths;
 use crate::wal::Log;
@@ -125,6 +125,7 @@ pub(crate) struct Shard {
     pub(crate) counters: Counters,
     pub(crate) searches: Arc<crate::search::Counters>,
     pub(crate) recovery: Mutex<RecoveryStats>,
+    pub(crate) drain: Mutex<DrainStats>,
     /// The runtime that the shard was opened on: whose timers a blocking writer borrows.
     pub(crate) runtime: tokio::runtime::Handle,
     /// What is failing and being retried, and since when.
@@ -188,6 +189,7 @@ impl Shard {
             counters: Counters::default(),
             searches: Arc::default(),
             recovery: Mutex::new(RecoveryStats::default()),
+            drain: Mutex::new(DrainStats::default()),
             runtime: tokio::runtime::Handle::current(),
             trouble: Mutex::new(None),
         })

@@ -104,7 +104,7 @@ async fn a_refused_row_is_named_and_leaves_the_buffer_as_it_was() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
         words.iter().for_each(|word| assert!(error.message().contains(word), "{word}: {error}"));
     }
-    let wrong = RecordBatch::try_from_iter([("id", Arc::new(Int64Array::from(vec![5])) as Arc<dyn Array>)]);
+    let wrong = RecordBatch::try_from_iter([("key", Arc::new(Int64Array::from(vec![5])) as Arc<dyn Array>)]);
     assert_eq!(appender.append(&wrong.expect("a batch")).expect_err("columns").kind(), ErrorKind::Invalid);
     assert_eq!(appender.buffered_rows(), 1);
     appender.commit().await.expect("commits");
