@@ -5,14 +5,17 @@
 //! split off is never written again.
 
 use super::column_bytes::{Bits, ColumnBytes, Layout};
+use crate::store::map::advise_huge;
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::DataType;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Size of a column's first chunk; each next one is twice as large,
 const FIRST_CHUNK_BYTES: usize = 16 << 10;
-/// up to this: some 4,096 rows of a few hundred bytes.
-const CHUNK_BYTES: usize = 1 << 20;
+/// up to this or what the memtable's size allows.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Chunks from this size on are advised to lie in huge pages.
+const HUGE_BYTES: usize = 2 << 20;
 /// Chunks begin at a multiple of this, whatever the allocator gives.
 const ALIGNMENT: usize = 64;
 
@@ -21,6 +24,7 @@ const ALIGNMENT: usize = 64;
 struct Chunk {
     bytes: BytesMut,
     next_bytes: usize,
+    max_bytes: usize,
     /// Whether a batch in a memtable holds a part of it.
     is_shared: bool,
     /// Bytes of earlier chunks, held by batches, that no row uses.
@@ -47,9 +51,12 @@ impl Chunk {
         self.slack += self.remainder();
         let used = self.bytes.len();
         let next = self.next_bytes.max(FIRST_CHUNK_BYTES);
-        self.next_bytes = (next * 2).min(CHUNK_BYTES);
+        self.next_bytes = (next * 2).min(self.max_bytes);
         let capacity = next.max((used + more).next_power_of_two());
         let mut fresh = BytesMut::with_capacity(capacity + ALIGNMENT);
+        if capacity >= HUGE_BYTES {
+            advise_huge(fresh.spare_capacity_mut());
+        }
         let padding = fresh.as_ptr().align_offset(ALIGNMENT);
         if padding < ALIGNMENT {
             fresh.resize(padding, 0);
@@ -85,10 +92,12 @@ pub(crate) struct ColumnBuffer {
 }
 
 impl ColumnBuffer {
-    /// An empty column; no memory is taken before the first row.
-    pub(crate) fn new(layout: Layout) -> Self {
-        let (values, offsets, bits, validity) = Default::default();
-        Self { layout, rows: 0, values, offsets, bits, validity }
+    /// An empty column for memtables of about `memtable_bytes`; no memory is taken before the first row.
+    pub(crate) fn new(layout: Layout, memtable_bytes: u64) -> Self {
+        let max_bytes = usize::try_from(memtable_bytes / 64).unwrap_or(CHUNK_BYTES);
+        let max_bytes = max_bytes.clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES);
+        let chunk = || Chunk { max_bytes, ..Chunk::default() };
+        Self { layout, rows: 0, values: chunk(), offsets: chunk(), bits: Bits::default(), validity: Bits::default() }
     }
 
     /// How its rows lie.

@@ -143,7 +143,7 @@ impl Memtable {
             return first;
         }
         let mut offset = first;
-        for part in prepared.parts {
+        prepared.parts.for_each(|part| {
             for (column, vectors) in self.columns.iter().zip(part.vectors) {
                 let at = column.append(vectors);
                 debug_assert_eq!(at, offset, "vectors and rows keep step");
@@ -151,7 +151,7 @@ impl Memtable {
             let rows = part.block.rows;
             self.blocks.push(part.block, offset, first_seq.plus(u64::from(offset - first)));
             offset += rows;
-        }
+        });
         self.cover(first_seq, first_seq.plus(u64::from(rows) - 1), publication);
         // ORDERING: Release pairs with the Acquire in `rows`: whoever sees the count can read the rows.
         self.rows.store(offset, Ordering::Release);

@@ -24,9 +24,27 @@ pub(super) const BORROWED_ROWS: usize = 256;
 
 /// A batch ready to be linked.
 pub(crate) struct Prepared {
-    pub(super) parts: Vec<PreparedPart>,
+    pub(super) parts: Parts,
     rows: u32,
     bytes: u64,
+}
+
+/// A batch's parts, in order.
+pub(super) enum Parts {
+    /// An appender's batch.
+    One(PreparedPart),
+    /// One per frame.
+    Frames(Vec<PreparedPart>),
+}
+
+impl Parts {
+    /// Gives each part to `take`.
+    pub(super) fn for_each(self, take: impl FnMut(PreparedPart)) {
+        match self {
+            Self::One(part) => std::iter::once(part).for_each(take),
+            Self::Frames(parts) => parts.into_iter().for_each(take),
+        }
+    }
 }
 
 /// One part of a batch.
@@ -64,7 +82,7 @@ impl Prepared {
             prepared.push(PreparedPart::new(schema, part)?);
         }
         let rows = u32::try_from(rows).map_err(|_| Error::internal(format!("a batch of {rows} rows was not split")))?;
-        Ok(Self { parts: prepared, rows, bytes })
+        Ok(Self { parts: Parts::Frames(prepared), rows, bytes })
     }
 
     /// Takes a batch that an appender filled: `columns` in the order of the stored schema, `arrays` the same as arrays if
@@ -76,10 +94,10 @@ impl Prepared {
     pub(crate) fn of_appender(
         schema: &TableSchema,
         rows: u32,
-        columns: Vec<ColumnBytes>,
+        mut columns: Box<[Option<ColumnBytes>]>,
         arrays: Option<&RecordBatch>,
     ) -> Result<Self> {
-        let bytes = columns.iter().map(ColumnBytes::bytes).sum();
+        let bytes = columns.iter().flatten().map(ColumnBytes::bytes).sum();
         let (keyless, borrowed) = (schema.key().is_none(), rows as usize >= BORROWED_ROWS);
         let made = match arrays {
             None if !keyless || !schema.vectors().is_empty() => Some(batch_of(schema, &columns, rows as usize)?),
@@ -87,7 +105,8 @@ impl Prepared {
         };
         let part = arrays.or(made.as_ref());
         let vectors = part.map_or(Ok(Vec::new()), |part| vectors_of(schema, part, borrowed))?;
-        let vector_bytes: u64 = schema.vectors().iter().map(|vector| columns[vector.index].bytes()).sum();
+        let vector_bytes: u64 =
+            schema.vectors().iter().filter_map(|vector| columns[vector.index].as_ref()).map(ColumnBytes::bytes).sum();
         let age = if rows < YOUNG_BATCH_ROWS { Age::Young } else { Age::Settled };
         let mut block = match part {
             Some(part) if !keyless => {
@@ -96,7 +115,6 @@ impl Prepared {
                 Block::new(schema, 0, rows, age, columns, Seqs::One(Seq(0)))?
             }
             _ => {
-                let mut columns: Box<[_]> = columns.into_iter().map(Some).collect();
                 schema.vectors().iter().for_each(|vector| columns[vector.index] = None);
                 Block::of_bytes(rows, age, columns, Seqs::One(Seq(0)))
             }
@@ -104,7 +122,8 @@ impl Prepared {
         if borrowed {
             block.bytes.data += vector_bytes;
         }
-        Ok(Self { parts: vec![PreparedPart { block: Arc::new(block), vectors }], rows, bytes })
+        let part = PreparedPart { block: Arc::new(block), vectors };
+        Ok(Self { parts: Parts::One(part), rows, bytes })
     }
 
     /// Rows in the batch.
@@ -142,9 +161,9 @@ fn vectors_of(schema: &TableSchema, part: &RecordBatch, borrowed: bool) -> Resul
 }
 
 /// An appender's columns as a batch of the stored schema that shares their bytes.
-pub(crate) fn batch_of(schema: &TableSchema, columns: &[ColumnBytes], rows: usize) -> Result<RecordBatch> {
+pub(crate) fn batch_of(schema: &TableSchema, columns: &[Option<ColumnBytes>], rows: usize) -> Result<RecordBatch> {
     let fields = schema.stored().fields();
-    let arrays = columns.iter().zip(fields).map(|(column, field)| column.array(field.data_type(), rows));
+    let arrays = columns.iter().flatten().zip(fields).map(|(column, field)| column.array(field.data_type(), rows));
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     Ok(RecordBatch::try_new_with_options(Arc::clone(schema.stored()), arrays.collect::<Result<_>>()?, &options)?)
 }

@@ -58,7 +58,7 @@ fn appended(schema: &TableSchema, columns: &mut [ColumnBuffer], first: i64, rows
             _ => columns[1].push(format!("text {id}").as_bytes()),
         }
     }
-    let split = columns.iter_mut().map(ColumnBuffer::split).collect();
+    let split = columns.iter_mut().map(|column| Some(column.split())).collect();
     Prepared::of_appender(schema, rows as u32, split, None).expect("prepares")
 }
 
@@ -66,7 +66,7 @@ fn appended(schema: &TableSchema, columns: &mut [ColumnBuffer], first: i64, rows
 fn appended_batches_are_packed_once_if_they_are_small_and_stay_if_they_are_not() {
     let schema = crate::schema! { id: Int64, text: Utf8 }.expect("valid");
     let memtable = Memtable::new(schema.clone(), Arc::default(), FIRST_ROW).expect("valid");
-    let mut columns = [ColumnBuffer::new(Layout::Fixed(8)), ColumnBuffer::new(Layout::Offsets32)];
+    let mut columns = [ColumnBuffer::new(Layout::Fixed(8), 1 << 20), ColumnBuffer::new(Layout::Offsets32, 1 << 20)];
     let sizes = std::iter::repeat_n(1, 1_500).chain([100, 3, 16, 1, 1]);
     let mut first = 0;
     for rows in sizes {

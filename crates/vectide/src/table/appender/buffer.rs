@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// One batch of an appender.
 pub(super) enum Taken {
-    /// Columns in the order of the stored schema.
-    Columns(Vec<ColumnBytes>),
+    /// Columns in the order of the stored schema, all there.
+    Columns(Box<[Option<ColumnBytes>]>),
     /// Batches of the stored schema that share no memory with a caller.
     Batches(Vec<RecordBatch>),
 }
@@ -35,10 +35,11 @@ pub(super) struct RowBuffer {
 }
 
 impl RowBuffer {
-    /// An empty buffer that takes at most so many rows and bytes.
-    pub(super) fn new(schema: TableSchema, max_rows: usize, max_bytes: u64) -> Self {
+    /// An empty buffer that takes at most so many rows and bytes, for memtables of about `memtable_bytes`.
+    pub(super) fn new(schema: TableSchema, max_rows: usize, max_bytes: u64, memtable_bytes: u64) -> Self {
         let layouts = schema.stored().fields().iter().map(|field| Layout::of(field.data_type()));
-        let columns: Option<Vec<ColumnBuffer>> = layouts.map(|layout| layout.map(ColumnBuffer::new)).collect();
+        let columns: Option<Vec<ColumnBuffer>> =
+            layouts.map(|layout| Some(ColumnBuffer::new(layout?, memtable_bytes))).collect();
         Self {
             accepts: Accepts::of(&schema),
             columns: columns.unwrap_or_default(),
@@ -137,7 +138,7 @@ impl RowBuffer {
         if self.columns.is_empty() {
             return Taken::Batches(std::mem::take(&mut self.batches));
         }
-        Taken::Columns(self.columns.iter_mut().map(ColumnBuffer::split).collect())
+        Taken::Columns(self.columns.iter_mut().map(|column| Some(column.split())).collect())
     }
 
     /// Drops all rows.

@@ -131,7 +131,9 @@ pub struct Appender {
 impl Appender {
     pub(super) fn new(table: Table) -> Self {
         let (ground, max_rows) = (&table.shard.ground, (u32::MAX / 4) as usize);
-        let rows = RowBuffer::new(ground.schema.clone(), max_rows, ground.options.batch_bytes.min(MAX_BYTES));
+        let options = &ground.options;
+        let max_bytes = options.batch_bytes.min(MAX_BYTES);
+        let rows = RowBuffer::new(ground.schema.clone(), max_rows, max_bytes, options.memtable_bytes);
         Self { rows, policy: None, oldest: None, waiting: None, credit: None, credit_bytes: 0, published: None, table }
     }
 
