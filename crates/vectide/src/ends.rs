@@ -42,10 +42,8 @@ impl Ends {
         Some(&self.buckets[bucket].get()?[chunk].get()?[row])
     }
 
-    /// Marks the row at `offset` as ended by `publication` (which is at least 1). The first mark stays; returns whether
-    /// this was it. Callers hold the publication section.
-    pub(crate) fn set(&self, offset: u32, publication: PubNo) -> bool {
-        debug_assert!(publication.0 != LIVE, "publication numbers begin at 1");
+    /// The row's slot, made if its chunk has none yet.
+    fn slot_or_new(&self, offset: u32) -> &AtomicU64 {
         let (bucket, chunk, row) = locate(offset);
         let bucket = self.buckets[bucket].get_or_init(|| {
             let chunks = FIRST_BUCKET << bucket;
@@ -56,9 +54,24 @@ impl Ends {
             self.bytes.fetch_add((CHUNK_ROWS * size_of::<AtomicU64>()) as u64, Ordering::Relaxed);
             (0..CHUNK_ROWS).map(|_| AtomicU64::new(LIVE)).collect()
         });
+        &chunk[row]
+    }
+
+    /// Makes room for the row's mark. loom does not model the `OnceLock` that publishes a chunk, so its atomics have to be
+    /// made before the threads that share them.
+    #[cfg(all(test, vectide_loom))]
+    pub(crate) fn make_room(&self, offset: u32) {
+        self.slot_or_new(offset);
+    }
+
+    /// Marks the row at `offset` as ended by `publication` (which is at least 1). The first mark stays; returns whether
+    /// this was it. Callers hold the publication section.
+    pub(crate) fn set(&self, offset: u32, publication: PubNo) -> bool {
+        debug_assert!(publication.0 != LIVE, "publication numbers begin at 1");
+        let slot = self.slot_or_new(offset);
         // ORDERING: Release pairs with the Acquire in `ended_by`. A reader whose snapshot includes `publication` got
         // it through the watermark's lock, which orders this store before it; the pairing serves all other readers.
-        let first = chunk[row].compare_exchange(LIVE, publication.0, Ordering::Release, Ordering::Relaxed).is_ok();
+        let first = slot.compare_exchange(LIVE, publication.0, Ordering::Release, Ordering::Relaxed).is_ok();
         if first {
             // ORDERING: Relaxed: a count, and a hint in `is_live_at` whose readers are ordered by the watermark.
             self.dead.fetch_add(1, Ordering::Relaxed);
