@@ -58,6 +58,7 @@ async fn main() -> Outcome<()> {
         "memory" => memory().await,
         "flush" => flush(data.as_deref()).await,
         "replay" => replay().await,
+        "replay-fill" => fill_log(Path::new(data.as_deref().ok_or("name the directory to fill")?)).await,
         "recall" => recall(data.as_deref()).await,
         _ => Err("name one of: syncs, memory, flush, replay, recall".into()),
     }
@@ -272,23 +273,33 @@ async fn flush(data: Option<&str>) -> Outcome<()> {
                 async move { search.await.map(drop).map_err(Into::into) }
             }
         });
+        let syncing = bare_syncs(dir.path().join("bare"), Arc::clone(&over));
         tokio::time::sleep(Duration::from_millis(300)).await;
         let started = Instant::now();
         table.flush().await?;
         let flushed = started.elapsed().as_secs_f64();
         over.store(true, Ordering::Relaxed);
-        let (mut writes, mut searches) = (writing.await??, searching.await??);
+        let (mut writes, mut searches, mut syncs) = (writing.await??, searching.await??, joined(syncing)?);
         let bytes = table.stats().segments.bytes;
         let plain = plain_write(dir.path(), bytes)?;
+        // And what the disk does to a lone sync while as many bytes are written plainly.
+        let over = Arc::new(AtomicBool::new(false));
+        let syncing = bare_syncs(dir.path().join("bare"), Arc::clone(&over));
+        plain_write(dir.path(), bytes)?;
+        over.store(true, Ordering::Relaxed);
+        let mut syncs_beside_plain = joined(syncing)?;
         ratios.push(flushed / plain);
-        writes.sort_by(f64::total_cmp);
-        searches.sort_by(f64::total_cmp);
+        for felt in [&mut writes, &mut searches, &mut syncs, &mut syncs_beside_plain] {
+            felt.sort_by(f64::total_cmp);
+        }
         println!(
             "{}",
             json!({"measure": "flush", "data": source, "round": round, "rows": ROWS, "dim": DIM, "bytes": bytes,
             "flush_s": flushed, "plain_write_s": plain, "ratio": flushed / plain,
             "write_max_ms": writes.last(), "write_p50_ms": median(writes.clone()),
-            "search_max_ms": searches.last(), "search_p50_ms": median(searches.clone())})
+            "search_max_ms": searches.last(), "search_p50_ms": median(searches.clone()),
+            "bare_fdatasync_max_ms": syncs.last(), "bare_fdatasync_p50_ms": median(syncs.clone()),
+            "bare_fdatasync_beside_plain_max_ms": syncs_beside_plain.last()})
         );
         db.close().await?;
     }
@@ -316,6 +327,27 @@ where
     })
 }
 
+/// Appends a page to a file of its own and syncs it, again and again: what an acknowledgement cannot go below. A thread
+/// of its own, and the milliseconds of each sync.
+fn bare_syncs(path: std::path::PathBuf, over: Arc<AtomicBool>) -> std::thread::JoinHandle<Outcome<Vec<f64>>> {
+    std::thread::spawn(move || {
+        let mut file = std::fs::File::create(path)?;
+        let mut took = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            file.write_all(&[0x5a; 4096])?;
+            let started = Instant::now();
+            file.sync_data()?;
+            took.push(started.elapsed().as_secs_f64() * 1e3);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(took)
+    })
+}
+
+fn joined<T>(thread: std::thread::JoinHandle<Outcome<T>>) -> Outcome<T> {
+    thread.join().map_err(|_| "a measuring thread panicked")?
+}
+
 fn plain_write(dir: &Path, bytes: u64) -> Outcome<f64> {
     let chunk = vec![0xa5u8; 4 << 20];
     let path = dir.join("plain");
@@ -333,30 +365,37 @@ fn plain_write(dir: &Path, bytes: u64) -> Outcome<f64> {
     Ok(took)
 }
 
-/// Resident memory while a 1 GiB log is replayed into memtables of 64 MiB.
-async fn replay() -> Outcome<()> {
+/// Leaves a log of 1 GiB as a crash would: nothing is closed.
+async fn fill_log(dir: &Path) -> Outcome<()> {
     const DIM: usize = 256;
-    let dir = tempfile::tempdir_in(".")?;
     let rows = (1usize << 30) / (DIM * 4);
     let data = generated(20_000, DIM, 16);
-    {
-        let options = Options {
-            memory_bytes: 8 << 30,
-            memtable_bytes: 4 << 30,
-            memtable_rows: 10_000_000,
-            tail_rows: u32::MAX,
-            ..Options::default()
-        };
-        let (_db, table) = open(dir.path(), options, DIM, Metric::L2).await?;
-        for n in 0..rows / 1_000 {
-            let at = (n * 1_000 % 20_000) * DIM;
-            table.upsert(batch(n * 1_000, &data[at..at + 1_000 * DIM], DIM)?).await?;
-        }
-        println!(
-            "{}",
-            json!({"measure": "replay", "log_bytes": table.stats().wal.bytes_written, "rows": rows / 1_000 * 1_000})
-        );
-        // What a crash leaves: nothing is closed, the process that replays is another one.
+    let options = Options {
+        memory_bytes: 8 << 30,
+        memtable_bytes: 4 << 30,
+        memtable_rows: 10_000_000,
+        tail_rows: u32::MAX,
+        ..Options::default()
+    };
+    let (_db, table) = open(dir, options, DIM, Metric::L2).await?;
+    for n in 0..rows / 1_000 {
+        let at = (n * 1_000 % 20_000) * DIM;
+        table.upsert(batch(n * 1_000, &data[at..at + 1_000 * DIM], DIM)?).await?;
+    }
+    println!(
+        "{}",
+        json!({"measure": "replay", "log_bytes": table.stats().wal.bytes_written, "rows": rows / 1_000 * 1_000})
+    );
+    std::process::exit(0);
+}
+
+/// Resident memory while a 1 GiB log is replayed into memtables of 64 MiB. Another process writes the log: what its heap
+/// held must not count.
+async fn replay() -> Outcome<()> {
+    let dir = tempfile::tempdir_in(".")?;
+    let filled = std::process::Command::new(std::env::current_exe()?).arg("replay-fill").arg(dir.path()).status()?;
+    if !filled.success() {
+        return Err("the log could not be filled".into());
     }
     let limit = 64u64 << 20;
     let rss_before = rss()?;
@@ -365,10 +404,13 @@ async fn replay() -> Outcome<()> {
     let watching = std::thread::spawn({
         let (peak, over) = (Arc::clone(&peak), Arc::clone(&over));
         move || {
+            let mut rss_peak = 0;
             while !over.load(Ordering::Relaxed) {
                 peak.fetch_max(ALLOCATED.load(Ordering::Relaxed), Ordering::Relaxed);
+                rss_peak = rss_peak.max(rss().unwrap_or(0));
                 std::thread::sleep(Duration::from_millis(1));
             }
+            rss_peak
         }
     });
     let allocated_before = ALLOCATED.load(Ordering::Relaxed);
@@ -378,13 +420,14 @@ async fn replay() -> Outcome<()> {
     let table = db.open_table("t").await?;
     let took = started.elapsed().as_secs_f64();
     over.store(true, Ordering::Relaxed);
-    let _ = watching.join();
+    let rss_peak = watching.join().map_err(|_| "the watching thread panicked")?;
     let heap = peak.load(Ordering::Relaxed) - allocated_before;
     println!(
         "{}",
         json!({"measure": "replay", "memtable_limit_bytes": limit, "seconds": took, "rows": table.count().await?,
         "heap_peak_bytes": heap, "heap_over_limit": heap as f64 / limit as f64, "flushes": table.stats().recovery.flushes,
-        "rss_before_bytes": rss_before, "rss_after_bytes": rss()?})
+        "rss_before_bytes": rss_before, "rss_peak_bytes": rss_peak, "rss_after_bytes": rss()?,
+        "rss_peak_over_limit": rss_peak as f64 / limit as f64})
     );
     db.close().await?;
     Ok(())

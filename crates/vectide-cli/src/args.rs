@@ -1,6 +1,6 @@
 //! The command line as a tree: which commands there are. Each command's own arguments stand beside its code.
 
-use crate::{ingest, maintain, quickstart, rows, search, tables};
+use crate::{bench, ingest, maintain, quickstart, rows, search, tables};
 use clap::{Parser, Subcommand};
 
 /// Vector tables that never stop being written to: a row is durable, visible and searchable once its write is
@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Verify(maintain::VerifyArgs),
     /// Drop a table and its rows
     Drop(tables::DropArgs),
+    /// Measure the engine: `vectide bench NAME --help`
+    Bench(bench::Args),
 }
 
 #[cfg(test)]

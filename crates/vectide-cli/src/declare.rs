@@ -7,7 +7,7 @@ use crate::error::{Failure, Outcome};
 use arrow::datatypes::{DataType, Field, Schema};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
-use vectide::schema::{VectorElement, VectorOptions, metric_name, parse_metric};
+use vectide::schema::{VectorElement, VectorOptions, metric_name, parse_codes, parse_metric};
 use vectide::{Metric, TableSchema};
 
 /// `--vector COL[:DIM][:METRIC][:f16|f32]`: what a vector column is to be; what is left out follows from the file.
@@ -157,6 +157,8 @@ struct DeclaredVector {
     m: Option<u16>,
     #[serde(default)]
     ef_construction: Option<u32>,
+    #[serde(default)]
+    codes: Option<String>,
 }
 
 fn cosine() -> String {
@@ -189,6 +191,7 @@ impl Declaration {
                     element: v.element,
                     m: Some(v.m),
                     ef_construction: Some(v.ef_construction),
+                    codes: Some(v.codes.name().to_owned()),
                 })
                 .collect(),
         }
@@ -215,6 +218,7 @@ impl Declaration {
             let mut options = VectorOptions::new(parse_metric(&v.metric)?);
             options.m = v.m.unwrap_or(options.m);
             options.ef_construction = v.ef_construction.unwrap_or(options.ef_construction);
+            options.codes = v.codes.as_deref().filter(|name| *name != "auto").map(parse_codes).transpose()?;
             builder = builder.vector_with(&v.name, options);
         }
         Ok(builder.build()?)

@@ -6,6 +6,7 @@
 //! Exit codes: 0 done, 1 error, 2 wrong usage, 3 stored bytes are damaged, 130 stopped by Ctrl-C.
 
 mod args;
+mod bench;
 mod clock;
 mod database;
 mod declare;
@@ -69,6 +70,7 @@ async fn run(command: Command, out: &Out) -> Outcome {
         Command::Flush(args) => maintain::flush(args, out).await,
         Command::Verify(args) => maintain::verify(args, out).await,
         Command::Drop(args) => tables::drop(args, out).await,
+        Command::Bench(args) => bench::run(args, out),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::progress;
 use crate::render::aligned;
 use arrow::datatypes::Schema;
 use std::path::{Path, PathBuf};
-use vectide::schema::{VectorElement, VectorOptions};
+use vectide::schema::{VectorElement, VectorOptions, parse_codes};
 use vectide::{ErrorKind, TableSchema};
 
 /// `vectide create`.
@@ -42,6 +42,9 @@ pub(crate) struct CreateArgs {
     /// Beam width while building the graph
     #[arg(long, value_name = "N")]
     ef_construction: Option<u32>,
+    /// Compact codes that the graph walks on: auto, or one of none, bf16, int8, int4, bit1
+    #[arg(long, value_name = "CODES")]
+    codes: Option<String>,
 }
 
 /// Creates a table.
@@ -109,7 +112,7 @@ fn declared_by_flags(args: &CreateArgs) -> Outcome<TableSchema> {
 }
 
 fn with_graph_options(schema: TableSchema, args: &CreateArgs) -> Outcome<TableSchema> {
-    if args.m.is_none() && args.ef_construction.is_none() {
+    if args.m.is_none() && args.ef_construction.is_none() && args.codes.is_none() {
         return Ok(schema);
     }
     let mut builder = TableSchema::builder(schema.arrow().as_ref().clone());
@@ -120,6 +123,11 @@ fn with_graph_options(schema: TableSchema, args: &CreateArgs) -> Outcome<TableSc
         let mut options = VectorOptions::new(vector.metric);
         options.m = args.m.unwrap_or(vector.m);
         options.ef_construction = args.ef_construction.unwrap_or(vector.ef_construction);
+        options.codes = match args.codes.as_deref() {
+            None => Some(vector.codes),
+            Some("auto") => None,
+            Some(name) => Some(parse_codes(name)?),
+        };
         builder = builder.vector_with(&vector.name, options);
     }
     Ok(builder.build()?)

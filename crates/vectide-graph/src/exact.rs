@@ -76,7 +76,7 @@ impl<V: Vectors, I: Iterator<Item = u32>> Task for Scan<'_, V, I> {
         let Self { vectors, query, ids, accept, k } = self;
         let space = Exact::new(kernel, query.metric(), vectors);
         let mut nearest = BinaryHeap::new();
-        let mut take = |id, distance| {
+        let mut take = |_, id, distance| {
             let key = Key::new(distance, id);
             if nearest.len() < k {
                 nearest.push(key);

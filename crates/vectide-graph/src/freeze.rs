@@ -14,11 +14,13 @@
 //! | upper starts | `ceil(n / 64) * 4` | `u32`: upper rows before each 64 ids |
 //! | upper links | `upper_rows * m * 4` | `[upper_rows, m] u32`: the links of levels 1, 2, …, by id, then by level, padded with `u32::MAX` |
 //! | inverse norms | `n * 4`, or 0 | `[n] f32` under cosine: `1 / |v|`, 0 where null |
+//! | codes | `n * row_bytes`, or 0 | the rows' compact codes, zeros where null |
 
+use crate::codes::Codes;
 use crate::error::GraphError;
 use crate::graph::Graph;
 use crate::levels::{ABSENT, RANK_NODES, level_of, upper_rows};
-use crate::links::{LinkSegment, NONE, SEGMENT_NODES};
+use crate::links::{LinkSegment, NONE, node_span};
 use crate::params::{Metric, Params};
 use crate::search::sealed::View;
 use crate::sync::{AtomicU32, Ordering};
@@ -34,7 +36,7 @@ const VERSION: u16 = 1;
 ///
 /// 64 bytes: magic `vtgraph\0`, version u16 = 1, metric u8, 0 u8, m u16, 0 u16,
 /// dim u32, ef_construction u32, seed u64, rows u32, nodes u32, entry u32,
-/// upper_rows u32, then zeros.
+/// upper_rows u32, codes u8 (0 in files from before there were any), then zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrozenHeader {
     /// What the graph was built with.
@@ -64,6 +66,7 @@ impl FrozenHeader {
         bytes[36..40].copy_from_slice(&self.nodes.to_le_bytes());
         bytes[40..44].copy_from_slice(&self.entry.unwrap_or(NONE).to_le_bytes());
         bytes[44..48].copy_from_slice(&self.upper_rows.to_le_bytes());
+        bytes[48] = self.params.codes.code();
         bytes
     }
 
@@ -87,7 +90,9 @@ impl FrozenHeader {
             return Err(corrupt(format!("version {}, this reads {VERSION}", u16_at(8))));
         }
         let metric = Metric::from_code(bytes[10]).ok_or_else(|| corrupt(format!("metric {} at byte 10", bytes[10])))?;
-        let params = Params { dim: u32_at(16), metric, m: u16_at(12), ef_construction: u32_at(20), seed: u64_at(24) };
+        let codes = Codes::from_code(bytes[48]).ok_or_else(|| corrupt(format!("codes {} at byte 48", bytes[48])))?;
+        let params =
+            Params { dim: u32_at(16), metric, m: u16_at(12), ef_construction: u32_at(20), seed: u64_at(24), codes };
         params.validate().map_err(|error| corrupt(error.to_string()))?;
         let (rows, nodes, entry, upper_rows) = (u32_at(32), u32_at(36), u32_at(40), u32_at(44));
         if nodes > rows || (entry == NONE) != (nodes == 0) || (entry != NONE && entry >= rows) {
@@ -112,12 +117,20 @@ pub enum Section {
     UpperLinks,
     /// `[rows] f32` under cosine, otherwise empty.
     InverseNorms,
+    /// `[rows, row_bytes] u8`, or empty without codes.
+    Codes,
 }
 
 impl Section {
     /// All of them, in the order in which they are best stored.
-    pub const ALL: [Section; 5] =
-        [Section::BaseLinks, Section::Levels, Section::UpperStarts, Section::UpperLinks, Section::InverseNorms];
+    pub const ALL: [Section; 6] = [
+        Section::BaseLinks,
+        Section::Levels,
+        Section::UpperStarts,
+        Section::UpperLinks,
+        Section::InverseNorms,
+        Section::Codes,
+    ];
 
     /// Bytes that the section has under this header.
     pub fn len(self, header: &FrozenHeader) -> u64 {
@@ -130,6 +143,7 @@ impl Section {
             Section::UpperLinks => u64::from(header.upper_rows) * m * 4,
             Section::InverseNorms if header.params.metric == Metric::Cosine => rows * 4,
             Section::InverseNorms => 0,
+            Section::Codes => rows * header.params.codes.row_bytes(header.params.dim) as u64,
         }
     }
 
@@ -141,6 +155,7 @@ impl Section {
             Section::UpperStarts => "upper starts",
             Section::UpperLinks => "upper links",
             Section::InverseNorms => "inverse norms",
+            Section::Codes => "codes",
         }
     }
 }
@@ -191,16 +206,18 @@ impl<V: Vectors> Frozen<'_, V> {
             Section::UpperStarts => piece.upper_starts(&mut upper_before),
             Section::UpperLinks => piece.upper_links(),
             Section::InverseNorms => self.inverse_norms(&piece),
+            Section::Codes => piece.codes(),
         })
     }
 
     fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let rows = self.header.rows as usize;
-        (0..rows.div_ceil(SEGMENT_NODES)).map(move |number| Piece {
+        let spans = (0..).map(|number| (number, node_span(number)));
+        spans.take_while(move |(_, ids)| ids.start < rows).map(move |(number, ids)| Piece {
             graph: self.graph,
             segment: self.graph.segments.get(number),
-            first: (number * SEGMENT_NODES) as u32,
-            rows: SEGMENT_NODES.min(rows - number * SEGMENT_NODES),
+            first: ids.start as u32,
+            rows: ids.end.min(rows) - ids.start,
         })
     }
 
@@ -249,6 +266,20 @@ impl Piece<'_> {
         for run in self.levels().chunks(RANK_NODES) {
             bytes.extend(before.to_le_bytes());
             *before += upper_rows(run) as u32;
+        }
+        bytes
+    }
+
+    /// Zeros for a row without a vector.
+    fn codes(&self) -> Vec<u8> {
+        let row_bytes = self.graph.codes.as_ref().map_or(0, |(encoder, _)| encoder.row_bytes());
+        let mut bytes = vec![0; self.rows * row_bytes];
+        if row_bytes > 0 {
+            for (id, out) in (self.first..).zip(bytes.chunks_mut(row_bytes)) {
+                if let Some(code) = self.graph.code(id).filter(|_| self.graph.contains(id)) {
+                    out.copy_from_slice(code);
+                }
+            }
         }
         bytes
     }

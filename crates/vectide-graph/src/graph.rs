@@ -2,10 +2,11 @@
 //! Inserting is in `insert`, searching in `search`, repairing in `repair`,
 //! writing it out in `freeze`.
 
+use crate::codes::{CodeStore, Encoder};
 use crate::distance::prefetch;
 use crate::entry::Entry;
 use crate::error::GraphError;
-use crate::links::{LinkSegment, RowWriter, SEGMENT_NODES, read_links};
+use crate::links::{LinkSegment, RowWriter, node_place, node_span, read_links};
 use crate::params::{MAX_LEVEL, Params};
 use crate::progress::Progress;
 use crate::search::{GraphView, sealed};
@@ -14,18 +15,24 @@ use crate::sync::{AtomicU32, Mutex, Ordering};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A concurrent HNSW graph over vectors that it does not own: any number of
-/// threads insert and search at the same time. Grows by segments of 1,024 nodes,
-/// reserves nothing, and holds up to `u32::MAX` nodes.
+/// threads insert and search at the same time. Grows by segments of 64 to 1,024
+/// nodes, and holds up to `u32::MAX` nodes.
 pub struct Graph {
     pub(crate) params: Params,
     pub(crate) segments: Segments<LinkSegment>,
+    /// What encodes rows, and their codes; `None` without codes.
+    pub(crate) codes: Option<(Encoder, CodeStore)>,
     pub(crate) entry: Entry,
     /// Held while a node above the entry point's level is inserted.
     pub(crate) raise: Mutex<()>,
     pub(crate) progress: Progress,
     /// One above the highest id that was inserted.
     pub(crate) end: AtomicU32,
+    /// Inserts that are still to be made by exact distances (`insert`).
+    pub(crate) distrust: AtomicU32,
     bytes: AtomicUsize,
+    /// Those of `bytes` that codes take.
+    code_bytes: AtomicUsize,
 }
 
 impl Graph {
@@ -35,14 +42,22 @@ impl Graph {
     /// Those of [`Params::validate`].
     pub fn new(params: Params) -> Result<Self, GraphError> {
         params.validate()?;
+        let codes = Encoder::new(&params).map(|encoder| {
+            let store = CodeStore::new(encoder.row_bytes());
+            (encoder, store)
+        });
+        let encoder_bytes = codes.as_ref().map_or(0, |(encoder, _)| encoder.heap_bytes());
         Ok(Self {
             params,
             segments: Segments::new(),
+            codes,
             entry: Entry::new(),
             raise: Mutex::new(()),
             progress: Progress::new(),
             end: AtomicU32::new(0),
-            bytes: AtomicUsize::new(size_of::<Self>()),
+            distrust: AtomicU32::new(0),
+            bytes: AtomicUsize::new(size_of::<Self>() + encoder_bytes),
+            code_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -83,6 +98,11 @@ impl Graph {
         self.bytes.load(Relaxed)
     }
 
+    /// Those of them that compact codes take.
+    pub fn code_bytes(&self) -> usize {
+        self.code_bytes.load(Relaxed)
+    }
+
     /// Nodes whose highest level is 0, 1, 2, …, as far as there are any. Looks at
     /// every node.
     pub fn level_histogram(&self) -> Vec<u32> {
@@ -104,16 +124,22 @@ impl Graph {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
+    pub(crate) fn add_code_bytes(&self, bytes: usize) {
+        self.add_bytes(bytes);
+        self.code_bytes.fetch_add(bytes, Relaxed);
+    }
+
     #[inline(always)]
     pub(crate) fn segment(&self, id: u32) -> Option<&LinkSegment> {
-        self.segments.get(id as usize / SEGMENT_NODES)
+        self.segments.get(node_place(id).number)
     }
 
     /// The segment of `id`, made if need be.
     pub(crate) fn ensure_segment(&self, id: u32) -> &LinkSegment {
-        let number = id as usize / SEGMENT_NODES;
+        let number = node_place(id).number;
         self.segments.get_or_make(number, || {
-            let segment = LinkSegment::new(&self.params, (number * SEGMENT_NODES) as u32);
+            let ids = node_span(number);
+            let segment = LinkSegment::new(&self.params, ids.start as u32, ids.len());
             self.add_bytes(segment.bytes());
             segment
         })
@@ -122,7 +148,7 @@ impl Graph {
     /// The row of a node that is in the graph, or being inserted, for writing.
     pub(crate) fn lock_row(&self, level: u8, id: u32) -> RowWriter<'_> {
         let segment = self.segment(id).expect("a linked node has a segment");
-        segment.lock(level, id as usize % SEGMENT_NODES)
+        segment.lock(level, node_place(id).offset)
     }
 }
 
@@ -134,12 +160,12 @@ impl sealed::View for Graph {
 
     #[inline(always)]
     fn level(&self, id: u32) -> u8 {
-        self.segment(id).map_or(0, |segment| segment.levels.get(id as usize % SEGMENT_NODES))
+        self.segment(id).map_or(0, |segment| segment.levels.get(node_place(id).offset))
     }
 
     #[inline(always)]
     fn read_links(&self, level: u8, id: u32, out: &mut Vec<u32>) {
-        let slots = self.segment(id).and_then(|segment| segment.slots(level, id as usize % SEGMENT_NODES));
+        let slots = self.segment(id).and_then(|segment| segment.slots(level, node_place(id).offset));
         if let Some(slots) = slots {
             read_links(slots, out);
         }
@@ -147,7 +173,7 @@ impl sealed::View for Graph {
 
     #[inline(always)]
     fn prefetch_links(&self, id: u32) {
-        if let Some(slots) = self.segment(id).and_then(|segment| segment.slots(0, id as usize % SEGMENT_NODES)) {
+        if let Some(slots) = self.segment(id).and_then(|segment| segment.slots(0, node_place(id).offset)) {
             for line in slots.chunks(16) {
                 prefetch(line.as_ptr());
             }
@@ -161,6 +187,16 @@ impl sealed::View for Graph {
 
     fn is_node(&self, id: u32) -> bool {
         self.contains(id)
+    }
+
+    #[inline(always)]
+    fn encoder(&self) -> Option<&Encoder> {
+        self.codes.as_ref().map(|(encoder, _)| encoder)
+    }
+
+    #[inline(always)]
+    fn code(&self, id: u32) -> Option<&[u8]> {
+        self.codes.as_ref().and_then(|(_, store)| store.row(id))
     }
 }
 

@@ -10,20 +10,34 @@
 //! node cannot be seen before its parent's link to it is in place, so that no
 //! other node can come between them and close a circle.
 
-use crate::distance::{Kernel, Task};
+use crate::codes::{Code, CodeQuery, Coded, Codes, Int4, Int8};
+use crate::distance::{Isa, Kernel, Task};
 use crate::error::GraphError;
 use crate::graph::Graph;
 use crate::hit::Key;
 use crate::links::Link;
-use crate::neighbors::{link_back, link_pinned, select};
-use crate::params::mix;
+use crate::neighbors::{link_back, link_back_known, link_pinned, select};
+use crate::params::{Metric, mix};
 use crate::progress::Progress;
 use crate::query::prepare_row;
 use crate::scratch::{Scratch, Work};
-use crate::search::{descend, measure_one, sealed::View, traverse};
+use crate::search::{descend, measure, measure_one, sealed::View, traverse};
 use crate::space::{Exact, Space};
+use crate::spread::Spread;
 use crate::sync::Ordering;
 use crate::vectors::Vectors;
+
+/// Inserts by code between two looks at how far codes are off.
+const PROBE_EVERY: u32 = 8;
+/// The first rows are all looked at.
+const PROBED_FIRST: u32 = 256;
+/// Candidates that such a look measures exactly.
+const PROBED: usize = 16;
+/// Inserts by exact distances after codes were found to tell too little.
+const DISTRUST: u32 = 256;
+/// They tell too little where their error deviates by more than this part of what
+/// the candidates differ by: then nearly any order would look as good.
+const NOISE: f32 = 0.4;
 
 /// Steps along the tree after which any free slot will do.
 const LONG_WALK: u64 = 256;
@@ -62,9 +76,32 @@ impl Graph {
         };
         let Scratch { isa, query, work } = scratch;
         prepare_row(row.values, row.inv_norm, query);
-        isa.run(Insert { graph: self, vectors, query, id, work });
+        if let Some((_, store)) = &self.codes {
+            store.ensure(id, |bytes| self.add_code_bytes(bytes));
+            self.insert_coded(*isa, vectors, query, id, work);
+        } else {
+            isa.run(Insert { graph: self, vectors, query, id, work });
+        }
         work.settle();
         Ok(true)
+    }
+
+    /// Inserts a claimed row by its code; by exact distances for a while, where
+    /// codes were seen to tell too little.
+    fn insert_coded<V: Vectors>(&self, isa: Isa, vectors: &V, query: &[f32], id: u32, work: &mut Work) {
+        // ORDERING: Relaxed; a hint, and publishes nothing.
+        let distrusted = self.distrust.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if distrusted.is_ok() {
+            isa.run(Encode { graph: self, query, id, work });
+            isa.run(Insert { graph: self, vectors, query, id, work });
+            return;
+        }
+        isa.run(CodedInsert { graph: self, query, id, work });
+        let probe = id < PROBED_FIRST || id.is_multiple_of(PROBE_EVERY);
+        if probe && isa.run(Probe { metric: self.params.metric, vectors, query, work }) {
+            // ORDERING: as above.
+            self.distrust.store(DISTRUST, Ordering::Relaxed);
+        }
     }
 
     /// Links a claimed id into the graph and marks it done.
@@ -85,9 +122,8 @@ impl Graph {
             self.attach_and_link_back(space, query, id, entry, work);
             for level in 1..=top {
                 for key in &work.chosen[usize::from(level)] {
-                    let link = Link { id, distance: key.distance(), pinned: false };
                     let row = self.lock_row(level, key.id());
-                    link_back(space, &row, link, &mut work.pruning);
+                    link_back(space, &row, Link::new(id, key.distance()), &mut work.pruning, &mut work.held);
                 }
             }
         }
@@ -112,7 +148,7 @@ impl Graph {
             let candidates = work.beam.keys();
             start = candidates.first().copied().unwrap_or(start);
             let chosen = &mut work.chosen[usize::from(level)];
-            select(space, candidates, self.params.m.into(), chosen);
+            select(space, candidates, self.params.m.into(), &mut work.held, chosen);
         }
     }
 
@@ -121,7 +157,7 @@ impl Graph {
         for level in 0..=top {
             let row = self.lock_row(level, id);
             for key in &work.chosen[usize::from(level)] {
-                row.push(Link { id: key.id(), distance: key.distance(), pinned: false });
+                row.push(Link::new(key.id(), key.distance()));
             }
         }
     }
@@ -139,8 +175,8 @@ impl Graph {
                 work.deferred.push(key);
                 continue;
             }
-            let link = Link { id, distance: key.distance(), pinned: parent.is_none() };
-            if link_back(space, &row, link, &mut work.pruning) && parent.is_none() {
+            let link = Link { pinned: parent.is_none(), ..Link::new(id, key.distance()) };
+            if link_back_known(space, query, &row, link, &work.visited, &mut work.pruning) && parent.is_none() {
                 parent = Some(key);
             }
         }
@@ -149,10 +185,10 @@ impl Graph {
             Some(parent) => parent,
             None => self.attach(space, query, id, entry, work),
         };
-        link_pinned(&self.lock_row(0, id), Link { id: parent.id(), distance: parent.distance(), pinned: true });
+        link_pinned(&self.lock_row(0, id), Link::pinned(parent.id(), parent.distance()));
         for key in work.deferred.iter().filter(|key| key.id() != parent.id()) {
-            let link = Link { id, distance: key.distance(), pinned: false };
-            link_back(space, &self.lock_row(0, key.id()), link, &mut work.pruning);
+            let (row, link) = (self.lock_row(0, key.id()), Link::new(id, key.distance()));
+            link_back_known(space, query, &row, link, &work.visited, &mut work.pruning);
         }
     }
 
@@ -194,7 +230,7 @@ impl Graph {
         let row = self.lock_row(0, parent.id());
         let room = row.can_pin(urgent);
         if room {
-            link_pinned(&row, Link { id, distance: parent.distance(), pinned: true });
+            link_pinned(&row, Link::pinned(id, parent.distance()));
         }
         room
     }
@@ -216,5 +252,117 @@ impl<V: Vectors> Task for Insert<'_, V> {
     fn run<K: Kernel>(self, kernel: K) {
         let space = Exact::new(kernel, self.graph.params.metric, self.vectors);
         self.graph.insert_node(&space, self.query, self.id, self.work);
+    }
+}
+
+/// An insert that measures by codes alone. It knows nothing of the vectors, so it
+/// is compiled once for all types of them.
+struct CodedInsert<'a> {
+    graph: &'a Graph,
+    /// The row, as queries are prepared.
+    query: &'a [f32],
+    id: u32,
+    work: &'a mut Work,
+}
+
+impl Task for CodedInsert<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) {
+        match self.graph.params.codes {
+            Codes::Int8 => self.by::<K, Int8>(kernel),
+            Codes::Int4 => self.by::<K, Int4>(kernel),
+            Codes::None => unreachable!("the graph has codes"),
+        }
+    }
+}
+
+impl CodedInsert<'_> {
+    #[inline(always)]
+    fn by<K: Kernel, C: Code>(self, kernel: K) {
+        let Self { graph, query, id, work } = self;
+        let (encoder, _) = graph.codes.as_ref().expect("the graph has codes");
+        let mut code_query = std::mem::take(&mut work.code_query);
+        encode::<K, C>(kernel, graph, query, id, &mut work.rotated, &mut code_query);
+        let space = Coded::<K, C, Graph>::new(kernel, graph, encoder);
+        graph.insert_node(&space, &code_query, id, work);
+        work.code_query = code_query;
+    }
+}
+
+/// Writes the code of a row that was claimed, and prepares it as a query.
+#[inline(always)]
+fn encode<K: Kernel, C: Code>(
+    kernel: K,
+    graph: &Graph,
+    row: &[f32],
+    id: u32,
+    rotated: &mut Vec<f32>,
+    query: &mut CodeQuery,
+) {
+    let (encoder, store) = graph.codes.as_ref().expect("the graph has codes");
+    let rotated = encoder.rotate(kernel, row, rotated);
+    // SAFETY: this thread claimed the id, once, and no link leads to it yet.
+    encoder.encode::<C>(rotated, unsafe { store.row_mut(id) });
+    encoder.prepare::<C>(rotated, query);
+}
+
+/// Writes a row's code only.
+struct Encode<'a> {
+    graph: &'a Graph,
+    query: &'a [f32],
+    id: u32,
+    work: &'a mut Work,
+}
+
+impl Task for Encode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) {
+        let Self { graph, query, id, work } = self;
+        let Work { rotated, code_query, .. } = work;
+        match graph.params.codes {
+            Codes::Int8 => encode::<K, Int8>(kernel, graph, query, id, rotated, code_query),
+            Codes::Int4 => encode::<K, Int4>(kernel, graph, query, id, rotated, code_query),
+            Codes::None => unreachable!("the graph has codes"),
+        }
+    }
+}
+
+/// Whether codes tell too little about the candidates that an insert by code left
+/// in the beam.
+struct Probe<'a, V> {
+    metric: Metric,
+    vectors: &'a V,
+    query: &'a [f32],
+    work: &'a mut Work,
+}
+
+impl<V: Vectors> Task for Probe<'_, V> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> bool {
+        let Self { metric, vectors, query, work } = self;
+        let Work { beam, links, coded, .. } = work;
+        let step = beam.keys().len() / PROBED;
+        if step == 0 {
+            return false;
+        }
+        coded.clear();
+        links.clear();
+        for at in 0..PROBED {
+            coded.push(beam.keys()[at * step]);
+            links.push(coded[at].id());
+        }
+        let space = Exact::new(kernel, metric, vectors);
+        let (mut errors, mut distances) = (Spread::default(), Spread::default());
+        measure(&space, query, links, |at, _, distance| {
+            errors.add(coded[at].distance() - distance);
+            distances.add(distance);
+        });
+        errors.deviation() > NOISE * distances.deviation()
     }
 }

@@ -53,7 +53,9 @@ mod query;
 mod segments;
 // Memory of any owner.
 mod shared;
-// What distances are measured with: the seam for compact codes.
+// Compact codes of rows.
+mod codes;
+// What distances are measured with.
 mod space;
 // Where rows' vectors are.
 mod vectors;
@@ -83,6 +85,8 @@ mod neighbors;
 mod scratch;
 // The traversal.
 mod search;
+// How far codes are off.
+mod spread;
 // Nodes that a traversal has seen.
 mod visited;
 
@@ -96,9 +100,15 @@ mod repair;
 // Entry points compiled here.
 mod compiled;
 
+// What the fuzzer calls.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod fuzzing;
+
 #[cfg(all(test, loom))]
 mod loom_tests;
 
+pub use codes::Codes;
 pub use compiled::Compiled;
 pub use distance::{Element, Isa};
 pub use error::GraphError;

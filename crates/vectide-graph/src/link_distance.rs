@@ -10,7 +10,8 @@ pub(crate) fn encode(distance: f32, signed: bool) -> u16 {
     if signed {
         (distance.to_bits().saturating_add(1 << 15) >> 16) as u16
     } else {
-        (distance.to_bits().saturating_add(1 << 14) >> 15) as u16
+        // Distances by code can come out a little below zero.
+        (distance.max(0.0).to_bits().saturating_add(1 << 14) >> 15) as u16
     }
 }
 

@@ -13,23 +13,38 @@
 use crate::levels::Levels;
 use crate::link_distance::{decode, encode};
 use crate::params::Params;
+use crate::segments::{Place, place, span};
 use crate::sync::{AtomicU16, AtomicU32, Ordering, pause};
+use std::ops::Range;
 
 /// No link: pads a row. No row has this id.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Nodes per segment. 1,024 keeps the overshoot of a table of 10,000 rows below
-/// 3%, and a segment's level-0 links at 128 KiB for m = 16.
-pub(crate) const SEGMENT_NODES: usize = if cfg!(loom) { 4 } else { 1024 };
+/// Nodes of the first segment, and of the largest. 64 keep a table of one row at
+/// 14 KiB for m = 16; 1,024 keep the overshoot of a table of 10,000 rows below 3%.
+const FIRST_NODES: usize = if cfg!(loom) { 4 } else { 64 };
+const MOST_NODES: usize = if cfg!(loom) { 4 } else { 1_024 };
 
-/// The links of [`SEGMENT_NODES`] nodes, on all levels, and their locks.
+/// The segment of a node, and the node's place in it.
+#[inline(always)]
+pub(crate) fn node_place(id: u32) -> Place {
+    place::<FIRST_NODES, MOST_NODES>(id)
+}
+
+/// The ids of a segment. All segments begin at multiples of 64.
+pub(crate) fn node_span(segment: usize) -> Range<usize> {
+    span::<FIRST_NODES, MOST_NODES>(segment)
+}
+
+/// The links of the nodes of one segment, on all levels, and their locks.
 pub(crate) struct LinkSegment {
     m: usize,
     signed: bool,
     pub(crate) levels: Levels,
     base: Rows,
-    /// One bit per slot of a level-0 row: [`Link::pinned`].
-    pins: Box<[AtomicU32]>,
+    /// One bit per slot of a level-0 row: [`Link::pinned`], in the first words of
+    /// a row, then [`Link::dominated`].
+    marks: Box<[AtomicU32]>,
     upper: Rows,
     /// One bit per node.
     locks: Box<[AtomicU32]>,
@@ -66,21 +81,36 @@ pub(crate) struct Link {
     pub(crate) distance: f32,
     /// An edge of the spanning tree (`insert`): never dropped.
     pub(crate) pinned: bool,
+    /// A nearer neighbour of the row's node was nearer to this one than the node
+    /// is (`neighbors`). Only level 0 keeps it.
+    pub(crate) dominated: bool,
+}
+
+impl Link {
+    /// A link that is neither pinned nor dominated.
+    pub(crate) fn new(id: u32, distance: f32) -> Self {
+        Self { id, distance, pinned: false, dominated: false }
+    }
+
+    /// An edge of the spanning tree.
+    pub(crate) fn pinned(id: u32, distance: f32) -> Self {
+        Self { pinned: true, ..Self::new(id, distance) }
+    }
 }
 
 impl LinkSegment {
-    /// An empty segment for the ids from `first` on.
-    pub(crate) fn new(params: &Params, first: u32) -> Self {
-        let levels = Levels::draw(params, first, SEGMENT_NODES);
-        let pin_words = SEGMENT_NODES * params.m0().div_ceil(32);
+    /// An empty segment of `nodes` ids from `first` on.
+    pub(crate) fn new(params: &Params, first: u32, nodes: usize) -> Self {
+        let levels = Levels::draw(params, first, nodes);
+        let mark_words = 2 * nodes * params.m0().div_ceil(32);
         let zeros = |words: usize| (0..words).map(|_| AtomicU32::new(0)).collect();
         Self {
             m: params.m.into(),
             signed: params.metric.is_signed(),
-            base: Rows::new(SEGMENT_NODES, params.m0()),
-            pins: zeros(pin_words),
+            base: Rows::new(nodes, params.m0()),
+            marks: zeros(mark_words),
             upper: Rows::new(levels.rows(), params.m.into()),
-            locks: zeros(SEGMENT_NODES.div_ceil(32)),
+            locks: zeros(nodes.div_ceil(32)),
             levels,
         }
     }
@@ -90,7 +120,7 @@ impl LinkSegment {
         size_of::<Self>()
             + self.levels.heap_bytes()
             + self.base.heap_bytes()
-            + size_of_val(&*self.pins)
+            + size_of_val(&*self.marks)
             + self.upper.heap_bytes()
             + size_of_val(&*self.locks)
     }
@@ -107,16 +137,17 @@ impl LinkSegment {
     /// A node's row on a level, for writing, once its lock is free. The node's
     /// level must reach that high.
     pub(crate) fn lock(&self, level: u8, node: usize) -> RowWriter<'_> {
-        let (rows, row, pins) = if level == 0 {
+        let (rows, row, (pins, dominated)) = if level == 0 {
             let words = self.base.stride.div_ceil(32);
-            (&self.base, node, &self.pins[node * words..][..words])
+            (&self.base, node, self.marks[2 * node * words..][..2 * words].split_at(words))
         } else {
-            (&self.upper, self.levels.row(node, level), &[][..])
+            (&self.upper, self.levels.row(node, level), (&[][..], &[][..]))
         };
         RowWriter {
             ids: rows.ids(row),
             distances: &rows.distances[row * rows.stride..][..rows.stride],
             pins,
+            dominated,
             pin_limit: self.m.max(3),
             signed: self.signed,
             _guard: NodeGuard::take(&self.locks[node / 32], 1 << (node % 32)),
@@ -127,14 +158,17 @@ impl LinkSegment {
 /// Copies a row's links to `out`, in no order, each at least once.
 #[inline(always)]
 pub(crate) fn read_links(slots: &[AtomicU32], out: &mut Vec<u32>) {
+    let before = out.len();
+    let mut used = before;
+    out.resize(before + slots.len(), NONE);
     for slot in slots.iter().rev() {
         // ORDERING: Acquire pairs with the Release stores of RowWriter: the
         // link's node is seen whole, and so is a move that cleared this slot.
         let id = slot.load(Ordering::Acquire);
-        if id != NONE {
-            out.push(id);
-        }
+        out[used] = id;
+        used += usize::from(id != NONE);
     }
+    out.truncate(used);
 }
 
 /// A node's lock: one bit, spun on. Held for a few microseconds at most, never
@@ -171,8 +205,9 @@ impl Drop for NodeGuard<'_> {
 pub(crate) struct RowWriter<'a> {
     ids: &'a [AtomicU32],
     distances: &'a [AtomicU16],
-    /// Empty above level 0.
+    /// Empty above level 0, as is `dominated`.
     pins: &'a [AtomicU32],
+    dominated: &'a [AtomicU32],
     pin_limit: usize,
     signed: bool,
     _guard: NodeGuard<'a>,
@@ -194,7 +229,8 @@ impl RowWriter<'_> {
         Link {
             id: self.ids[slot].load(Ordering::Relaxed),
             distance: decode(self.distances[slot].load(Ordering::Relaxed), self.signed),
-            pinned: self.is_pinned(slot),
+            pinned: is_marked(self.pins, slot),
+            dominated: is_marked(self.dominated, slot),
         }
     }
 
@@ -227,6 +263,7 @@ impl RowWriter<'_> {
     pub(crate) fn set(&self, slot: usize, link: Link) {
         self.distances[slot].store(encode(link.distance, self.signed), Ordering::Relaxed);
         self.set_pinned(slot, link.pinned);
+        self.set_dominated(slot, link.dominated);
         // ORDERING: Release pairs with the Acquire in `read_links`.
         self.ids[slot].store(link.id, Ordering::Release);
     }
@@ -239,13 +276,15 @@ impl RowWriter<'_> {
             last -= 1;
             if slot != last {
                 self.distances[slot].store(self.distances[last].load(Ordering::Relaxed), Ordering::Relaxed);
-                self.set_pinned(slot, self.is_pinned(last));
+                self.set_pinned(slot, is_marked(self.pins, last));
+                self.set_dominated(slot, is_marked(self.dominated, last));
                 let moved = self.ids[last].load(Ordering::Relaxed);
                 // ORDERING: Release, before the old slot is cleared: see the
                 // top of this file.
                 self.ids[slot].store(moved, Ordering::Release);
             }
             self.set_pinned(last, false);
+            self.set_dominated(last, false);
             // ORDERING: Release pairs with the Acquire in `read_links`: who sees
             // the slot cleared sees the move above.
             self.ids[last].store(NONE, Ordering::Release);
@@ -253,19 +292,28 @@ impl RowWriter<'_> {
     }
 
     pub(crate) fn set_pinned(&self, slot: usize, pinned: bool) {
-        let Some(word) = self.pins.get(slot / 32) else {
-            debug_assert!(!pinned, "only level 0 has pins");
-            return;
-        };
-        let bit = 1 << (slot % 32);
-        let old = word.load(Ordering::Relaxed);
-        word.store(if pinned { old | bit } else { old & !bit }, Ordering::Relaxed);
+        debug_assert!(!pinned || !self.pins.is_empty(), "only level 0 has pins");
+        mark(self.pins, slot, pinned);
     }
 
-    fn is_pinned(&self, slot: usize) -> bool {
-        let word = self.pins.get(slot / 32).map_or(0, |w| w.load(Ordering::Relaxed));
-        word >> (slot % 32) & 1 == 1
+    pub(crate) fn set_dominated(&self, slot: usize, dominated: bool) {
+        mark(self.dominated, slot, dominated);
     }
+}
+
+// ORDERING: Relaxed, as above: marks are read and written under the node's lock.
+fn mark(words: &[AtomicU32], slot: usize, set: bool) {
+    if let Some(word) = words.get(slot / 32) {
+        let bit = 1 << (slot % 32);
+        let old = word.load(Ordering::Relaxed);
+        word.store(if set { old | bit } else { old & !bit }, Ordering::Relaxed);
+    }
+}
+
+// ORDERING: as `mark`.
+fn is_marked(words: &[AtomicU32], slot: usize) -> bool {
+    let word = words.get(slot / 32).map_or(0, |w| w.load(Ordering::Relaxed));
+    word >> (slot % 32) & 1 == 1
 }
 
 /// Slots in whole cache lines, so that a row of 16 or 32 ids begins on one.

@@ -3,7 +3,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p vectide-graph --release --lib loom`
 //!
-//! Segments are tiny here (see `SEGMENT_NODES`), so that growth is part of what
+//! Segments are tiny here (see `links`), so that growth is part of what
 //! is tried. The canary at the end breaks one ordering and expects to be caught.
 
 use crate::entry::Entry;
@@ -33,7 +33,7 @@ fn params() -> Params {
 }
 
 fn link(id: u32) -> Link {
-    Link { id, distance: id as f32, pinned: false }
+    Link::new(id, id as f32)
 }
 
 fn row(values: &[f32]) -> VectorBlock<f32> {
@@ -84,7 +84,7 @@ fn the_length_counts_every_node_added_at_once() {
 /// Prunes a row of 10, 11, 12 so that 12 moves and 13 takes its old slot, while
 /// `read` reads it.
 fn read_beside_pruning(read: fn(&[AtomicU32], &mut Vec<u32>)) {
-    let segment = Arc::new(LinkSegment::new(&params(), 0));
+    let segment = Arc::new(LinkSegment::new(&params(), 0, 4));
     for id in [10, 11, 12] {
         segment.lock(0, 1).push(link(id));
     }
@@ -128,7 +128,7 @@ fn canary_reading_a_row_upwards_is_caught() {
 #[test]
 fn two_writers_of_one_row_lose_no_link() {
     model(|| {
-        let segment = Arc::new(LinkSegment::new(&params(), 0));
+        let segment = Arc::new(LinkSegment::new(&params(), 0, 4));
         let other = Arc::clone(&segment);
         let writer = thread::spawn(move || other.lock(0, 2).push(link(20)));
         segment.lock(0, 2).push(link(21));

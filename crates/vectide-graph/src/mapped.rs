@@ -5,6 +5,7 @@
 //! one is passed over and counted. [`MappedGraph::verify`] checks everything.
 //! No bytes, however wrong, make a search panic or run on.
 
+use crate::codes::Encoder;
 use crate::distance::prefetch;
 use crate::error::GraphError;
 use crate::freeze::{FrozenHeader, Section};
@@ -22,6 +23,7 @@ pub struct GraphSections {
     levels: Shared<u8>,
     upper_starts: Shared<u8>,
     upper_links: Shared<u8>,
+    codes: Option<Shared<u8>>,
 }
 
 impl GraphSections {
@@ -38,7 +40,13 @@ impl GraphSections {
             levels: Shared::new(levels),
             upper_starts: Shared::new(upper_starts),
             upper_links: Shared::new(upper_links),
+            codes: None,
         }
+    }
+
+    /// Adds the section of codes; a graph that was built with codes needs it.
+    pub fn with_codes(self, codes: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self { codes: Some(Shared::new(codes)), ..self }
     }
 }
 
@@ -46,6 +54,8 @@ impl GraphSections {
 pub struct MappedGraph {
     header: FrozenHeader,
     sections: GraphSections,
+    encoder: Option<Encoder>,
+    row_bytes: usize,
     bad_links: AtomicU64,
 }
 
@@ -59,11 +69,13 @@ impl MappedGraph {
     pub fn open(header: FrozenHeader, sections: GraphSections) -> Result<Self, GraphError> {
         // The fields are public: check again what `from_bytes` checks.
         let header = FrozenHeader::from_bytes(&header.to_bytes())?;
+        let none = Shared::new([]);
         for (section, bytes) in [
             (Section::BaseLinks, &sections.base_links),
             (Section::Levels, &sections.levels),
             (Section::UpperStarts, &sections.upper_starts),
             (Section::UpperLinks, &sections.upper_links),
+            (Section::Codes, sections.codes.as_ref().unwrap_or(&none)),
         ] {
             let expected = section.len(&header);
             if bytes.len() as u64 != expected {
@@ -71,7 +83,9 @@ impl MappedGraph {
                 return Err(GraphError::Corrupt { section: section.name(), detail });
             }
         }
-        Ok(Self { header, sections, bad_links: AtomicU64::new(0) })
+        let encoder = Encoder::new(&header.params);
+        let row_bytes = encoder.as_ref().map_or(0, Encoder::row_bytes);
+        Ok(Self { header, sections, encoder, row_bytes, bad_links: AtomicU64::new(0) })
     }
 
     /// What the graph says about itself.
@@ -251,6 +265,16 @@ impl sealed::View for MappedGraph {
 
     fn is_node(&self, id: u32) -> bool {
         self.level_byte(id) & ABSENT == 0
+    }
+
+    fn encoder(&self) -> Option<&Encoder> {
+        self.encoder.as_ref()
+    }
+
+    #[inline(always)]
+    fn code(&self, id: u32) -> Option<&[u8]> {
+        let at = id as usize * self.row_bytes;
+        self.sections.codes.as_ref()?.get(at..at + self.row_bytes)
     }
 }
 

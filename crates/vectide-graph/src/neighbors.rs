@@ -6,14 +6,23 @@
 //! node itself is: it can be reached through that one. Equal distances do not
 //! dominate, so that copies of one vector stay linked to each other.
 
+use crate::codes::CodeQuery;
 use crate::hit::Key;
 use crate::links::{Link, RowWriter};
+use crate::search::measure_one;
 use crate::space::Space;
+use crate::visited::Visited;
 
 /// Chooses at most `most` neighbours from `candidates`, which come nearest
 /// first. Costs about three distances per candidate.
 #[inline(always)]
-pub(crate) fn select<S: Space>(space: &S, candidates: &[Key], most: usize, chosen: &mut Vec<Key>) {
+pub(crate) fn select<S: Space>(
+    space: &S,
+    candidates: &[Key],
+    most: usize,
+    held: &mut CodeQuery,
+    chosen: &mut Vec<Key>,
+) {
     chosen.clear();
     let mut rows: Vec<S::Row> = Vec::with_capacity(most);
     for &candidate in candidates {
@@ -23,29 +32,11 @@ pub(crate) fn select<S: Space>(space: &S, candidates: &[Key], most: usize, chose
         let Some(row) = space.row(candidate.id()) else {
             continue;
         };
-        if !dominated(space, row, candidate.distance(), &rows) {
+        if rows.is_empty() || !space.any_nearer(row, candidate.distance(), &rows, held) {
             chosen.push(candidate);
             rows.push(row);
         }
     }
-}
-
-/// Whether one of `chosen` is nearer to `row` than `distance`.
-#[inline(always)]
-fn dominated<S: Space>(space: &S, row: S::Row, distance: f32, chosen: &[S::Row]) -> bool {
-    let (fours, rest) = chosen.as_chunks::<4>();
-    for four in fours {
-        let [a, b, c, d] = space.between_four(row, *four);
-        if a.min(b).min(c.min(d)) < distance {
-            return true;
-        }
-    }
-    for other in rest {
-        if space.between(row, *other) < distance {
-            return true;
-        }
-    }
-    false
 }
 
 /// Buffers of [`link_back`].
@@ -59,7 +50,13 @@ pub(crate) struct Pruning {
 /// the new one; pinned links stay in any case. Returns whether the new link
 /// stayed.
 #[inline(always)]
-pub(crate) fn link_back<S: Space>(space: &S, row: &RowWriter<'_>, new: Link, pruning: &mut Pruning) -> bool {
+pub(crate) fn link_back<S: Space>(
+    space: &S,
+    row: &RowWriter<'_>,
+    new: Link,
+    pruning: &mut Pruning,
+    held: &mut CodeQuery,
+) -> bool {
     let len = row.len();
     if len < row.capacity() {
         row.push(new);
@@ -85,7 +82,7 @@ pub(crate) fn link_back<S: Space>(space: &S, row: &RowWriter<'_>, new: Link, pru
         if link.pinned {
             keep[slot] = true;
             rows.push(place);
-        } else if !dominated(space, place, link.distance, &rows) {
+        } else if rows.is_empty() || !space.any_nearer(place, link.distance, &rows, held) {
             keep[slot] = true;
             rows.push(place);
             room -= 1;
@@ -98,6 +95,70 @@ pub(crate) fn link_back<S: Space>(space: &S, row: &RowWriter<'_>, new: Link, pru
         row.push(new);
     }
     keep[new_slot]
+}
+
+/// [`link_back`] on level 0, right after the traversal for the new node: decides
+/// from distances that are known already, and evaluates almost none.
+///
+/// The traversal expanded every neighbour that was selected from its beam, so it
+/// has measured how far the new node is from all nodes in the row. Each link keeps
+/// how far it is from the row's node, and whether a nearer one dominates it. With
+/// those three, the new link's part in the row is decided exactly; what two older
+/// links are to each other was decided when the later one came.
+#[inline(always)]
+pub(crate) fn link_back_known<S: Space>(
+    space: &S,
+    query: &S::Query,
+    row: &RowWriter<'_>,
+    mut new: Link,
+    visited: &Visited,
+    pruning: &mut Pruning,
+) -> bool {
+    let len = row.len();
+    let keep = &mut pruning.keep;
+    keep.clear();
+    let mut leaving = 0;
+    let mut farthest: Option<(f32, usize)> = None;
+    for slot in 0..len {
+        let link = row.get(slot);
+        let apart = match visited.distance(link.id) {
+            Some(distance) => distance,
+            // A link that another thread added meanwhile.
+            None => measure_one(space, query, link.id),
+        };
+        let mut dominated = link.dominated;
+        if link.distance <= new.distance {
+            new.dominated |= apart < new.distance;
+        } else if apart < link.distance && !dominated {
+            dominated = true;
+            row.set_dominated(slot, true);
+        }
+        let leaves = dominated && !link.pinned;
+        leaving += usize::from(leaves);
+        keep.push(!leaves);
+        if !link.pinned && farthest.is_none_or(|(distance, _)| link.distance > distance) {
+            farthest = Some((link.distance, slot));
+        }
+    }
+    if len < row.capacity() {
+        row.push(new);
+        return true;
+    }
+    if leaving > 0 {
+        row.retain(keep);
+    }
+    match farthest {
+        _ if new.dominated => false,
+        _ if leaving > 0 => {
+            row.push(new);
+            true
+        }
+        Some((distance, slot)) if new.distance < distance => {
+            row.set(slot, new);
+            true
+        }
+        _ => false,
+    }
 }
 
 /// Puts a pinned link into a row whatever it displaces: the farthest link that

@@ -1,6 +1,7 @@
 //! The settings of a graph, fixed for its life, and what follows from them:
 //! a node's level is a hash of (seed, id), so that a build replays.
 
+use crate::codes::{Codes, MAX_DIM};
 use crate::error::GraphError;
 
 /// How far apart two vectors are. Smaller is nearer, for all three.
@@ -57,12 +58,14 @@ pub struct Params {
     pub ef_construction: u32,
     /// Draws the nodes' levels: the same seed and ids give the same levels.
     pub seed: u64,
+    /// What distances are measured with while walking.
+    pub codes: Codes,
 }
 
 impl Params {
-    /// Settings that serve most tables: `m` 16, `ef_construction` 100, seed 0.
+    /// Settings that serve most tables: `m` 16, `ef_construction` 100, seed 0, no codes.
     pub fn new(dim: u32, metric: Metric) -> Self {
-        Self { dim, metric, m: 16, ef_construction: 100, seed: 0 }
+        Self { dim, metric, m: 16, ef_construction: 100, seed: 0, codes: Codes::None }
     }
 
     /// Links per node on level 0: twice `m`.
@@ -80,6 +83,9 @@ impl Params {
         };
         within("dim", "1 to 1048576", self.dim.into(), 1, 1 << 20)?;
         within("m", "2 to 128", self.m.into(), 2, 128)?;
+        if self.codes != Codes::None {
+            within("dim", "1 to 65536 with codes", self.dim.into(), 1, MAX_DIM.into())?;
+        }
         within("ef_construction", "1 to 65536", self.ef_construction.into(), 1, 1 << 16)
     }
 

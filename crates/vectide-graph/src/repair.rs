@@ -115,7 +115,7 @@ impl Graph {
                 if let Some(row) = row.filter(|_| !reached.contains(id)) {
                     let Scratch { isa, query, work } = &mut *scratch;
                     prepare_row(row.values, row.inv_norm, query);
-                    isa.run(Reattach { graph: self, vectors, query, id, entry, work });
+                    isa.run(Reattach { graph: self, vectors, query, id, entry, reached: &reached, work });
                     reached.walk(self, id);
                     report.linked += 1;
                 }
@@ -131,6 +131,7 @@ struct Reattach<'a, V> {
     query: &'a [f32],
     id: u32,
     entry: u32,
+    reached: &'a Reached,
     work: &'a mut Work,
 }
 
@@ -139,21 +140,31 @@ impl<V: Vectors> Task for Reattach<'_, V> {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) {
-        let Self { graph, vectors, query, id, entry, work } = self;
+        let Self { graph, vectors, query, id, entry, reached, work } = self;
         let space = Exact::new(kernel, graph.params.metric, vectors);
-        reattach(graph, &space, query, id, entry, work);
+        reattach(graph, &space, query, id, entry, reached, work);
     }
 }
 
-/// Pins `id` to a node near it that a walk from the entry point meets.
+/// Pins `id` to a node near it that a walk from the entry point meets. Only such
+/// a one will do: by the upper levels, a search comes to lost nodes too, and a
+/// node that is pinned to those stays lost.
 #[inline(always)]
-fn reattach<S: Space>(graph: &Graph, space: &S, query: &S::Query, id: u32, entry: u32, work: &mut Work) {
+fn reattach<S: Space>(
+    graph: &Graph,
+    space: &S,
+    query: &S::Query,
+    id: u32,
+    entry: u32,
+    reached: &Reached,
+    work: &mut Work,
+) {
     let ef = graph.params.ef_construction as usize;
     let start = descend(graph, space, query, entry, 0, work);
-    traverse(graph, space, query, 0, start, ef, None, work);
+    let accept = |id| reached.contains(id);
+    traverse(graph, space, query, 0, start, ef, Some(&accept), work);
     let parent = graph.attach(space, query, id, entry, work);
-    let link = Link { id: parent.id(), distance: parent.distance(), pinned: true };
-    link_pinned(&graph.lock_row(0, id), link);
+    link_pinned(&graph.lock_row(0, id), Link::pinned(parent.id(), parent.distance()));
 }
 
 #[cfg(all(test, not(loom)))]

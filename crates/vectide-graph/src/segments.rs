@@ -7,7 +7,45 @@
 //! one, and together weigh less than the current one.
 
 use crate::sync::{AtomicPtr, Mutex, Ordering};
+use std::ops::Range;
 use std::ptr;
+
+/// Where an id lies among segments that double from `FIRST` ids, both the first and
+/// the second, up to `MOST`: a table of one row pays for a small segment, a large
+/// one for few of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Of the segment.
+    pub(crate) number: usize,
+    /// Of the id in it.
+    pub(crate) offset: usize,
+}
+
+/// The place of an id. `FIRST` and `MOST` are powers of two. In a large table
+/// nearly every id takes the first branch: a shift and a mask.
+#[inline(always)]
+pub(crate) fn place<const FIRST: usize, const MOST: usize>(id: u32) -> Place {
+    let id = id as usize;
+    if id >= MOST {
+        return Place { number: id / MOST + (MOST / FIRST).trailing_zeros() as usize, offset: id % MOST };
+    }
+    let number = (usize::BITS - (id / FIRST).leading_zeros()) as usize;
+    let first = if number == 0 { 0 } else { FIRST << (number - 1) };
+    Place { number, offset: id - first }
+}
+
+/// The ids of a segment.
+pub(crate) fn span<const FIRST: usize, const MOST: usize>(number: usize) -> Range<usize> {
+    let doublings = (MOST / FIRST).trailing_zeros() as usize;
+    if number == 0 {
+        0..FIRST
+    } else if number <= doublings {
+        FIRST << (number - 1)..FIRST << number
+    } else {
+        let first = (number - doublings) * MOST;
+        first..first + MOST
+    }
+}
 
 /// Segments by number, each absent until it is made.
 pub(crate) struct Segments<T> {
@@ -129,6 +167,25 @@ unsafe impl<T: Send + Sync> Send for Segments<T> {}
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_id_has_one_place_in_the_span_of_its_segment() {
+        let mut expected = Place { number: 0, offset: 0 };
+        for id in 0..10_000 {
+            assert_eq!(place::<64, 1_024>(id), expected, "{id}");
+            let span = span::<64, 1_024>(expected.number);
+            assert_eq!(span.start + expected.offset, id as usize);
+            expected.offset += 1;
+            if expected.offset == span.len() {
+                expected = Place { number: expected.number + 1, offset: 0 };
+            }
+        }
+        assert_eq!(span::<64, 1_024>(5), 1_024..2_048);
+        assert_eq!(place::<64, 1_024>(u32::MAX).offset, 1_023);
+        // Of equal size from the start.
+        assert_eq!(place::<4, 4>(9), Place { number: 2, offset: 1 });
+        assert_eq!(span::<4, 4>(2), 8..12);
+    }
 
     #[test]
     fn segments_stay_put_while_the_list_grows() {

@@ -1,7 +1,8 @@
-//! What traversal and selection measure distances with: the seam for compact
-//! codes. Traversal, selection and pruning are generic over [`Space`]; today
-//! there is one, [`Exact`], over the rows themselves.
+//! What traversal and selection measure distances with. Traversal, selection and
+//! pruning are generic over [`Space`]: [`Exact`], over the rows themselves, or
+//! [`Coded`](crate::codes::Coded), over their compact codes.
 
+use crate::codes::CodeQuery;
 use crate::distance::{Kernel, distance, distance_four, prefetch_slice};
 use crate::params::Metric;
 use crate::vectors::{VectorRow, Vectors};
@@ -14,14 +15,16 @@ pub(crate) trait Space: Copy {
     /// Where a node's representation lies: found once per node and hop, then
     /// prefetched and compared without another look-up.
     type Row: Copy + Default;
-
+    /// How many rows are asked for ahead of the one that is compared.
+    fn ahead(&self) -> usize;
     /// `None` for a node without a vector, which is then passed over.
     fn row(&self, id: u32) -> Option<Self::Row>;
     fn prefetch(&self, row: Self::Row);
     fn distance(&self, query: &Self::Query, row: Self::Row) -> f32;
     fn distance_four(&self, query: &Self::Query, rows: [Self::Row; 4]) -> [f32; 4];
-    fn between(&self, a: Self::Row, b: Self::Row) -> f32;
-    fn between_four(&self, a: Self::Row, rows: [Self::Row; 4]) -> [f32; 4];
+    /// Whether one of `others` is nearer to `row` than `distance`. `buffer` holds
+    /// the row in the form of a query, where that pays.
+    fn any_nearer(&self, row: Self::Row, distance: f32, others: &[Self::Row], buffer: &mut CodeQuery) -> bool;
 }
 
 /// Exact distances, from the rows as they were written.
@@ -48,12 +51,19 @@ impl<K: Copy, V> Clone for Exact<'_, K, V> {
 impl<K: Copy, V> Copy for Exact<'_, K, V> {}
 
 /// Lines of a row that are asked for ahead; the hardware follows on from there.
-const PREFETCH_LINES: usize = 64;
+const PREFETCH_LINES: usize = 8;
+/// Rows that are asked for ahead.
+const AHEAD: usize = 4;
 
 impl<'a, K: Kernel, V: Vectors> Space for Exact<'a, K, V> {
     /// As [`Query::values`](crate::Query) prepares it.
     type Query = [f32];
     type Row = VectorRow<'a, V::Elem>;
+
+    #[inline(always)]
+    fn ahead(&self) -> usize {
+        AHEAD
+    }
 
     #[inline(always)]
     fn row(&self, id: u32) -> Option<Self::Row> {
@@ -78,14 +88,22 @@ impl<'a, K: Kernel, V: Vectors> Space for Exact<'a, K, V> {
     }
 
     #[inline(always)]
-    fn between(&self, a: Self::Row, b: Self::Row) -> f32 {
-        distance(self.kernel, self.metric, a.values, b.values, a.inv_norm * b.inv_norm)
-    }
-
-    #[inline(always)]
-    fn between_four(&self, a: Self::Row, rows: [Self::Row; 4]) -> [f32; 4] {
-        let values = rows.map(|row| row.values);
-        let scale = rows.map(|row| a.inv_norm * row.inv_norm);
-        distance_four(self.kernel, self.metric, a.values, values, scale)
+    fn any_nearer(&self, row: Self::Row, than: f32, others: &[Self::Row], _buffer: &mut CodeQuery) -> bool {
+        let (fours, rest) = others.as_chunks::<4>();
+        for four in fours {
+            let scale = four.map(|other| row.inv_norm * other.inv_norm);
+            let [a, b, c, d] =
+                distance_four(self.kernel, self.metric, row.values, four.map(|other| other.values), scale);
+            if a.min(b).min(c.min(d)) < than {
+                return true;
+            }
+        }
+        for other in rest {
+            let scale = row.inv_norm * other.inv_norm;
+            if distance(self.kernel, self.metric, row.values, other.values, scale) < than {
+                return true;
+            }
+        }
+        false
     }
 }

@@ -6,7 +6,7 @@
 #[cfg(not(loom))]
 mod real {
     pub(crate) use parking_lot::Mutex;
-    pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
     /// Waits a moment for another thread to leave its critical section;
     /// `round` counts the waits so far. Critical sections are a few
@@ -23,7 +23,7 @@ mod real {
 
 #[cfg(loom)]
 mod model {
-    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
     /// loom's mutex with parking_lot's signature.
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);

@@ -10,17 +10,24 @@ const KEPT: usize = 1 << 16;
 
 /// A set of ids with a distance for each.
 pub(crate) struct Visited {
-    /// [`NONE`] where free. A power of two, at most 5/8 in use.
-    ids: Vec<u32>,
-    distances: Vec<f32>,
+    /// An id above the bits of its distance; [`FREE`] where free. A power of two,
+    /// at most 5/8 in use.
+    entries: Vec<u64>,
     used: usize,
     limit: usize,
     shift: u32,
 }
 
+/// No id above it is in use.
+const FREE: u64 = entry(NONE, f32::NAN);
+
+const fn entry(id: u32, distance: f32) -> u64 {
+    (id as u64) << 32 | distance.to_bits() as u64
+}
+
 impl Visited {
     pub(crate) fn new() -> Self {
-        let mut visited = Self { ids: Vec::new(), distances: Vec::new(), used: 0, limit: 0, shift: 0 };
+        let mut visited = Self { entries: Vec::new(), used: 0, limit: 0, shift: 0 };
         visited.allocate(SMALLEST);
         visited
     }
@@ -28,51 +35,95 @@ impl Visited {
     /// Forgets everything; makes room for about `expected` nodes.
     pub(crate) fn reset(&mut self, expected: usize) {
         let slots = (2 * expected).next_power_of_two().clamp(SMALLEST, KEPT);
-        if self.ids.len() < slots || self.ids.len() > KEPT {
+        if self.entries.len() < slots || self.entries.len() > KEPT {
             self.allocate(slots);
         } else {
-            self.ids.fill(NONE);
+            self.entries.fill(FREE);
             self.used = 0;
         }
     }
 
-    /// Adds a node; false if it was there.
+    /// Makes room for `more` nodes: until then, slots stay what they are.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, id: u32) -> bool {
-        let mask = self.ids.len() - 1;
-        let mut at = self.home(id);
+    pub(crate) fn reserve(&mut self, more: usize) {
+        while self.used + more > self.limit {
+            self.grow();
+        }
+    }
+
+    /// Adds a node for which there is room, and returns its slot; `None` if it
+    /// was there.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, id: u32) -> Option<u32> {
+        debug_assert!(self.used < self.limit, "reserved");
+        let mask = self.entries.len() - 1;
+        let mut at = self.home(id) & mask;
         loop {
-            let found = self.ids[at & mask];
-            if found == id {
-                return false;
+            let found = self.entries[at & mask];
+            if (found >> 32) as u32 == id {
+                return None;
             }
-            if found == NONE {
+            if found == FREE {
                 break;
             }
             at += 1;
         }
-        self.ids[at & mask] = id;
-        self.distances[at & mask] = f32::NAN;
+        let at = at & mask;
+        self.entries[at] = entry(id, f32::NAN);
         self.used += 1;
-        if self.used > self.limit {
-            self.grow();
-        }
-        true
+        Some(at as u32)
     }
 
-    /// Notes how far an inserted node is.
+    /// Adds all of `ids`, and keeps those that were not there, with their slots
+    /// beside them in `slots`. Whether a node was seen is anyone's guess, so the
+    /// usual case has no branch on it.
     #[inline(always)]
-    pub(crate) fn set_distance(&mut self, id: u32, distance: f32) {
-        if let Some(at) = self.find(id) {
-            self.distances[at] = distance;
+    pub(crate) fn insert_all(&mut self, ids: &mut Vec<u32>, slots: &mut Vec<u32>) {
+        self.reserve(ids.len());
+        slots.clear();
+        slots.resize(ids.len(), 0);
+        let mask = self.entries.len() - 1;
+        let mut fresh = 0;
+        for at in 0..ids.len() {
+            let id = ids[at];
+            let home = self.home(id) & mask;
+            let found = self.entries[home];
+            let free = found == FREE;
+            if free | ((found >> 32) as u32 == id) {
+                self.entries[home] = if free { entry(id, f32::NAN) } else { found };
+                self.used += usize::from(free);
+                (ids[fresh], slots[fresh]) = (id, home as u32);
+                fresh += usize::from(free);
+            } else if let Some(slot) = self.insert(id) {
+                (ids[fresh], slots[fresh]) = (id, slot);
+                fresh += 1;
+            }
         }
+        ids.truncate(fresh);
+    }
+
+    /// Notes how far the node in a slot is.
+    #[inline(always)]
+    pub(crate) fn set_distance(&mut self, slot: u32, id: u32, distance: f32) {
+        self.entries[slot as usize] = entry(id, distance);
     }
 
     /// How far the node is, if the traversal measured it.
-    #[cfg(test)]
-    fn distance(&self, id: u32) -> Option<f32> {
-        let distance = self.distances[self.find(id)?];
-        (!distance.is_nan()).then_some(distance)
+    #[inline(always)]
+    pub(crate) fn distance(&self, id: u32) -> Option<f32> {
+        let mask = self.entries.len() - 1;
+        let mut at = self.home(id) & mask;
+        loop {
+            let found = self.entries[at & mask];
+            if (found >> 32) as u32 == id {
+                let distance = f32::from_bits(found as u32);
+                return (!distance.is_nan()).then_some(distance);
+            }
+            if found == FREE {
+                return None;
+            }
+            at += 1;
+        }
     }
 
     #[inline(always)]
@@ -81,25 +132,8 @@ impl Visited {
         (id.wrapping_mul(0x9E37_79B9) >> self.shift) as usize
     }
 
-    #[inline(always)]
-    fn find(&self, id: u32) -> Option<usize> {
-        let mask = self.ids.len() - 1;
-        let mut at = self.home(id);
-        loop {
-            let found = self.ids[at & mask];
-            if found == id {
-                return Some(at & mask);
-            }
-            if found == NONE {
-                return None;
-            }
-            at += 1;
-        }
-    }
-
     fn allocate(&mut self, slots: usize) {
-        self.ids = vec![NONE; slots];
-        self.distances = vec![f32::NAN; slots];
+        self.entries = vec![FREE; slots];
         self.used = 0;
         self.limit = slots / 8 * 5;
         self.shift = 32 - slots.trailing_zeros();
@@ -108,12 +142,13 @@ impl Visited {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let ids = std::mem::take(&mut self.ids);
-        let distances = std::mem::take(&mut self.distances);
-        self.allocate(2 * ids.len());
-        for (id, distance) in ids.into_iter().zip(distances).filter(|(id, _)| *id != NONE) {
-            self.insert(id);
-            self.set_distance(id, distance);
+        let entries = std::mem::take(&mut self.entries);
+        self.allocate(2 * entries.len());
+        for found in entries.into_iter().filter(|found| *found != FREE) {
+            let id = (found >> 32) as u32;
+            if let Some(slot) = self.insert(id) {
+                self.set_distance(slot, id, f32::from_bits(found as u32));
+            }
         }
     }
 }
@@ -132,9 +167,20 @@ mod tests {
                 visited.reset(10);
                 let mut model = HashMap::new();
                 for (n, &id) in ids.iter().enumerate() {
-                    prop_assert_eq!(visited.insert(id), !model.contains_key(&id));
-                    visited.set_distance(id, (n + round) as f32);
-                    model.insert(id, (n + round) as f32);
+                    let slot = if n % 2 == 0 {
+                        visited.reserve(1);
+                        visited.insert(id)
+                    } else {
+                        let (mut ids, mut slots) = (vec![id, id], Vec::new());
+                        visited.insert_all(&mut ids, &mut slots);
+                        prop_assert!(ids.iter().all(|kept| *kept == id) && ids.len() < 2);
+                        ids.first().map(|_| slots[0])
+                    };
+                    prop_assert_eq!(slot.is_some(), !model.contains_key(&id));
+                    if let Some(slot) = slot {
+                        visited.set_distance(slot, id, (n + round) as f32);
+                        model.insert(id, (n + round) as f32);
+                    }
                 }
                 for id in 0..4_000 {
                     prop_assert_eq!(visited.distance(id), model.get(&id).copied());
@@ -147,11 +193,12 @@ mod tests {
     fn a_table_grown_by_one_wide_traversal_is_let_go() {
         let mut visited = Visited::new();
         for id in 0..200_000 {
-            assert!(visited.insert(id));
+            visited.reserve(1);
+            assert!(visited.insert(id).is_some());
         }
-        assert!(visited.ids.len() > KEPT);
+        assert!(visited.entries.len() > KEPT);
         visited.reset(100);
-        assert_eq!(visited.ids.len(), SMALLEST);
-        assert!(visited.insert(0));
+        assert_eq!(visited.entries.len(), SMALLEST);
+        assert!(visited.insert(0).is_some());
     }
 }

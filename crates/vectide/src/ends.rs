@@ -42,8 +42,8 @@ impl Ends {
         Some(&self.buckets[bucket].get()?[chunk].get()?[row])
     }
 
-    /// The row's slot, made if its chunk has none yet.
-    fn slot_or_new(&self, offset: u32) -> &AtomicU64 {
+    /// The slot of a row, made if need be. Models call it beforehand: loom does not see what std's `OnceLock` orders.
+    pub(crate) fn slot_or_make(&self, offset: u32) -> &AtomicU64 {
         let (bucket, chunk, row) = locate(offset);
         let bucket = self.buckets[bucket].get_or_init(|| {
             let chunks = FIRST_BUCKET << bucket;
@@ -57,18 +57,11 @@ impl Ends {
         &chunk[row]
     }
 
-    /// Makes room for the row's mark. loom does not model the `OnceLock` that publishes a chunk, so its atomics have to be
-    /// made before the threads that share them.
-    #[cfg(all(test, vectide_loom))]
-    pub(crate) fn make_room(&self, offset: u32) {
-        self.slot_or_new(offset);
-    }
-
     /// Marks the row at `offset` as ended by `publication` (which is at least 1). The first mark stays; returns whether
     /// this was it. Callers hold the publication section.
     pub(crate) fn set(&self, offset: u32, publication: PubNo) -> bool {
         debug_assert!(publication.0 != LIVE, "publication numbers begin at 1");
-        let slot = self.slot_or_new(offset);
+        let slot = self.slot_or_make(offset);
         // ORDERING: Release pairs with the Acquire in `ended_by`. A reader whose snapshot includes `publication` got
         // it through the watermark's lock, which orders this store before it; the pairing serves all other readers.
         let first = slot.compare_exchange(LIVE, publication.0, Ordering::Release, Ordering::Relaxed).is_ok();

@@ -87,3 +87,8 @@ pub use options::{Durability, Options, WalOptions};
 pub use schema::{Metric, TableSchema};
 pub use stats::{DatabaseStats, Staleness, TableStats, VerifyReport};
 pub use table::{Appender, CommitEvery, ReadTable, Snapshot, Table, Value, WriteAck};
+
+/// README's example, compiled and run as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-pub use vectide_graph::Metric;
+pub use vectide_graph::{Codes, Metric};
 
 /// Column names that begin so belong to Vectide.
 pub const RESERVED_PREFIX: char = '_';
@@ -24,6 +24,7 @@ const KEY_METADATA: &str = "vectide.key";
 const METRIC_METADATA: &str = "vectide.metric";
 const M_METADATA: &str = "vectide.m";
 const EF_CONSTRUCTION_METADATA: &str = "vectide.ef_construction";
+const CODES_METADATA: &str = "vectide.codes";
 
 /// The type of a vector's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -52,6 +53,8 @@ pub struct VectorColumn {
     pub m: u16,
     /// Beam width while building.
     pub ef_construction: u32,
+    /// Compact codes that the graph walks on; searches end with exact distances.
+    pub codes: Codes,
 }
 
 /// The type of a table's key.
@@ -128,6 +131,7 @@ impl TableSchema {
                 let number = |name: &str| field.metadata().get(name).and_then(|v| v.parse::<u32>().ok());
                 options.m = number(M_METADATA).and_then(|m| u16::try_from(m).ok()).unwrap_or(options.m);
                 options.ef_construction = number(EF_CONSTRUCTION_METADATA).unwrap_or(options.ef_construction);
+                options.codes = field.metadata().get(CODES_METADATA).map(|name| parse_codes(name)).transpose()?;
                 builder = builder.vector_with(field.name(), options);
             }
         }
@@ -206,13 +210,16 @@ pub struct VectorOptions {
     pub m: u16,
     /// Beam width while building, at least `m`. Default 100.
     pub ef_construction: u32,
+    /// Compact codes that the graph walks on; `None`, the default, takes what measured best for the dimension
+    /// ([`Codes::auto`]).
+    pub codes: Option<Codes>,
 }
 
 impl VectorOptions {
     /// The defaults under `metric`.
     #[must_use]
     pub const fn new(metric: Metric) -> Self {
-        Self { metric, m: 16, ef_construction: 100 }
+        Self { metric, m: 16, ef_construction: 100, codes: None }
     }
 }
 
@@ -335,14 +342,15 @@ fn vector_column(arrow: &Schema, name: &str, options: &VectorOptions) -> Result<
             options.ef_construction, options.m
         )));
     }
-    let VectorOptions { metric, m, ef_construction } = *options;
-    Ok(VectorColumn { index, name: name.to_owned(), dim, element, metric, m, ef_construction })
+    let VectorOptions { metric, m, ef_construction, codes } = *options;
+    let codes = codes.unwrap_or_else(|| Codes::auto(dim, metric));
+    Ok(VectorColumn { index, name: name.to_owned(), dim, element, metric, m, ef_construction, codes })
 }
 
 fn mark(field: &Field, index: usize, key: Option<&KeyColumn>, vectors: &[VectorColumn]) -> Field {
     let mut metadata = field.metadata().clone();
     metadata.retain(|name, _| {
-        ![KEY_METADATA, METRIC_METADATA, M_METADATA, EF_CONSTRUCTION_METADATA].contains(&name.as_str())
+        ![KEY_METADATA, METRIC_METADATA, M_METADATA, EF_CONSTRUCTION_METADATA, CODES_METADATA].contains(&name.as_str())
     });
     let mut field = field.clone();
     if key.is_some_and(|k| k.index == index) {
@@ -353,6 +361,7 @@ fn mark(field: &Field, index: usize, key: Option<&KeyColumn>, vectors: &[VectorC
         metadata.insert(METRIC_METADATA.to_owned(), metric_name(vector.metric).to_owned());
         metadata.insert(M_METADATA.to_owned(), vector.m.to_string());
         metadata.insert(EF_CONSTRUCTION_METADATA.to_owned(), vector.ef_construction.to_string());
+        metadata.insert(CODES_METADATA.to_owned(), vector.codes.name().to_owned());
     }
     field.with_metadata(metadata)
 }
@@ -396,6 +405,17 @@ pub fn parse_metric(name: &str) -> Result<Metric> {
         "dot" => Ok(Metric::Dot),
         other => Err(Error::invalid(format!("`{other}` is no metric; it must be l2, cosine or dot"))),
     }
+}
+
+/// The codes of a [`Codes::name`].
+///
+/// # Errors
+/// `Invalid` for any other name.
+pub fn parse_codes(name: &str) -> Result<Codes> {
+    Codes::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Codes::ALL.iter().map(|codes| codes.name()).collect();
+        Error::invalid(format!("`{name}` names no codes; it must be one of {}", names.join(", ")))
+    })
 }
 
 /// Writes a table schema down: `key NAME: TYPE`, `vector NAME: [f32; DIM] METRIC` and plain `NAME: TYPE` columns.
@@ -494,6 +514,20 @@ mod tests {
     fn a_schema_survives_the_catalog() {
         let schema = crate::schema! { key id: Utf8, vector v: [f16; 3] cosine, t: Int16 }.expect("valid");
         assert_eq!(TableSchema::decode(&schema.encode()).expect("decodes"), schema);
+    }
+
+    #[test]
+    fn codes_follow_the_dimension_unless_they_are_asked_for_and_survive_the_catalog() {
+        let schema =
+            crate::schema! { key id: Int64, vector a: [f32; 8] l2, vector b: [f32; 1024] cosine }.expect("valid");
+        let codes = |schema: &TableSchema| schema.vectors().iter().map(|v| v.codes).collect::<Vec<_>>();
+        assert_eq!(codes(&schema), [Codes::auto(8, Metric::L2), Codes::auto(1024, Metric::Cosine)]);
+        let options = VectorOptions { codes: Some(Codes::None), ..VectorOptions::new(Metric::Cosine) };
+        let asked = TableSchema::builder(schema.arrow().as_ref().clone()).key("id").vector_with("b", options);
+        let asked = asked.build().expect("valid");
+        assert_eq!(codes(&asked), [Codes::None]);
+        assert_eq!(TableSchema::decode(&asked.encode()).expect("decodes"), asked);
+        assert!(parse_codes("int3").expect_err("no such").to_string().contains("int4"));
     }
 
     #[test]

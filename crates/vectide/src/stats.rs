@@ -52,6 +52,8 @@ pub struct MemtableStats {
     pub rows_bytes: u64,
     /// Links, link distances and levels.
     pub graph_bytes: u64,
+    /// Compact codes that the graphs walk on.
+    pub code_bytes: u64,
     /// The key index.
     pub key_bytes: u64,
     /// Row directories, end marks and the like.

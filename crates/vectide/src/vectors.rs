@@ -53,6 +53,7 @@ pub(crate) fn params(column: &VectorColumn, ordinal: usize) -> Params {
         metric: column.metric,
         m: column.m,
         ef_construction: column.ef_construction,
+        codes: column.codes,
         seed: ordinal as u64,
     }
 }

@@ -36,6 +36,7 @@ impl Neon {
 impl Kernel for Neon {
     type Lanes = float32x4_t;
     const WIDTH: usize = 4;
+    const STREAMS: usize = 4;
 
     #[inline(always)]
     fn zero(self) -> float32x4_t {
@@ -107,5 +108,70 @@ impl Kernel for Neon {
     fn sum(self, lanes: float32x4_t) -> f32 {
         // SAFETY: the token proves the feature.
         unsafe { vaddvq_f32(lanes) }
+    }
+
+    type Bytes = uint8x16_t;
+    type Sums = int32x4_t;
+    const BYTES: usize = 16;
+
+    #[inline(always)]
+    fn no_sums(self) -> int32x4_t {
+        // SAFETY: the token proves the feature.
+        unsafe { vdupq_n_s32(0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, at: *const u8) -> uint8x16_t {
+        // SAFETY: 1. the token proves the feature; 2. 16 bytes are readable, says
+        // the caller; 3. bytes need no alignment.
+        unsafe { vld1q_u8(at) }
+    }
+
+    #[inline(always)]
+    fn dot_bytes(self, unsigned: uint8x16_t, signed: uint8x16_t, sums: int32x4_t) -> int32x4_t {
+        // Widened to 16 bits, in which every product has room in 32.
+        // SAFETY: the token proves the feature.
+        unsafe {
+            let signed = vreinterpretq_s8_u8(signed);
+            let a = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(unsigned)));
+            let b = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(unsigned)));
+            let (x, y) = (vmovl_s8(vget_low_s8(signed)), vmovl_s8(vget_high_s8(signed)));
+            let sums = vmlal_s16(sums, vget_low_s16(a), vget_low_s16(x));
+            let sums = vmlal_s16(sums, vget_high_s16(a), vget_high_s16(x));
+            let sums = vmlal_s16(sums, vget_low_s16(b), vget_low_s16(y));
+            vmlal_s16(sums, vget_high_s16(b), vget_high_s16(y))
+        }
+    }
+
+    #[inline(always)]
+    fn dot_nibbles(self, packed: uint8x16_t, low: uint8x16_t, high: uint8x16_t, sums: int32x4_t) -> int32x4_t {
+        // Four products are at most 4 * 15 * 128 in size: they fit 16 bits.
+        // SAFETY: the token proves the feature.
+        unsafe {
+            let a = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
+            let b = vreinterpretq_s8_u8(vshrq_n_u8::<4>(packed));
+            let (x, y) = (vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(high));
+            let products = vmull_s8(vget_low_s8(a), vget_low_s8(x));
+            let products = vmlal_s8(products, vget_high_s8(a), vget_high_s8(x));
+            let products = vmlal_s8(products, vget_low_s8(b), vget_low_s8(y));
+            let products = vmlal_s8(products, vget_high_s8(b), vget_high_s8(y));
+            vpadalq_s16(sums, products)
+        }
+    }
+
+    #[inline(always)]
+    fn total(self, sums: int32x4_t) -> i32 {
+        // SAFETY: the token proves the feature.
+        unsafe { vaddvq_s32(sums) }
+    }
+
+    #[inline(always)]
+    fn totals(self, sums: [int32x4_t; 4]) -> [i32; 4] {
+        sums.map(|sums| self.total(sums))
+    }
+
+    #[inline(always)]
+    fn common_bits(self, a: &[u64], b: &[u64]) -> u32 {
+        super::common_bits_by_word(a, b)
     }
 }

@@ -106,6 +106,9 @@ pub(crate) trait Kernel: Copy + Send + Sync + 'static {
     /// `WIDTH` f32 values.
     type Lanes: Copy;
     const WIDTH: usize;
+    /// Sums that are kept apart per vector, 2 or 4: as many as there are
+    /// registers for, since each waits for the multiplication before.
+    const STREAMS: usize;
 
     fn zero(self) -> Self::Lanes;
     /// # Safety
@@ -125,6 +128,41 @@ pub(crate) trait Kernel: Copy + Send + Sync + 'static {
     /// `a * b + sum`, fused where the instructions are.
     fn mul_add(self, a: Self::Lanes, b: Self::Lanes, sum: Self::Lanes) -> Self::Lanes;
     fn sum(self, lanes: Self::Lanes) -> f32;
+
+    /// `BYTES` small integers.
+    type Bytes: Copy;
+    /// Sums of their products, in i32.
+    type Sums: Copy;
+    /// Divides 64, so that 64 bytes are a whole number of them.
+    const BYTES: usize;
+
+    fn no_sums(self) -> Self::Sums;
+    /// # Safety
+    /// `BYTES` bytes are readable at `at`, at any alignment.
+    unsafe fn load_bytes(self, at: *const u8) -> Self::Bytes;
+    /// Adds the products of unsigned bytes with signed ones; exact while the
+    /// sums fit.
+    fn dot_bytes(self, unsigned: Self::Bytes, signed: Self::Bytes, sums: Self::Sums) -> Self::Sums;
+    /// Adds the products of the low halves of `packed` with `low`, and of the
+    /// high halves with `high`; the halves are 0 to 15, the others signed.
+    fn dot_nibbles(self, packed: Self::Bytes, low: Self::Bytes, high: Self::Bytes, sums: Self::Sums) -> Self::Sums;
+    fn total(self, sums: Self::Sums) -> i32;
+    /// Four times [`Kernel::total`], for less.
+    fn totals(self, sums: [Self::Sums; 4]) -> [i32; 4];
+    #[allow(dead_code, reason = "for codes of one bit")]
+    /// Bits set in `a & b`, over the 64-bit words that both have.
+    fn common_bits(self, a: &[u64], b: &[u64]) -> u32;
+}
+
+/// [`Kernel::common_bits`] by the CPU's count of one word.
+#[allow(dead_code, reason = "for codes of one bit")]
+#[inline(always)]
+fn common_bits_by_word(a: &[u64], b: &[u64]) -> u32 {
+    let mut count = 0;
+    for (x, y) in a.iter().zip(b) {
+        count += (x & y).count_ones();
+    }
+    count
 }
 
 /// One term of a sum over two vectors.
@@ -149,30 +187,30 @@ impl Term for SquaredDifference {
     }
 }
 
-/// The sum of `T` over the elements that both vectors have, in two streams.
+/// The sum of `T` over the elements that both vectors have, in streams.
 /// [`four`] adds in the same order: a distance does not depend, to the bit, on
 /// which rows it was computed with.
 #[inline(always)]
 fn one<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: &[B]) -> f32 {
     let len = a.len().min(b.len());
     let (a, b) = (a.as_ptr(), b.as_ptr());
-    let mut sums = [k.zero(); 2];
+    let mut sums = [k.zero(); 4];
     let mut at = 0;
-    // SAFETY: 1. every full load reads WIDTH elements from `at`, or one WIDTH
-    // further, which the loop conditions keep within `len`; 2. the part load
+    // SAFETY: 1. every full load reads WIDTH elements from `at`, or some
+    // WIDTHs further, which the loop conditions keep within `len`; 2. the part load
     // reads the `len - at < WIDTH` elements that are left; 3. `len` is within
     // both slices.
     unsafe {
-        while at + 2 * K::WIDTH <= len {
-            #[allow(clippy::needless_range_loop, reason = "two sums in step with two offsets")]
-            for half in 0..2 {
-                let offset = at + half * K::WIDTH;
+        while at + K::STREAMS * K::WIDTH <= len {
+            #[allow(clippy::needless_range_loop, reason = "sums in step with offsets")]
+            for stream in 0..K::STREAMS {
+                let offset = at + stream * K::WIDTH;
                 let (x, y) = (A::load(k, a.add(offset)), B::load(k, b.add(offset)));
-                sums[half] = T::step(k, x, y, sums[half]);
+                sums[stream] = T::step(k, x, y, sums[stream]);
             }
-            at += 2 * K::WIDTH;
+            at += K::STREAMS * K::WIDTH;
         }
-        if at + K::WIDTH <= len {
+        while at + K::WIDTH <= len {
             sums[0] = T::step(k, A::load(k, a.add(at)), B::load(k, b.add(at)), sums[0]);
             at += K::WIDTH;
         }
@@ -182,7 +220,14 @@ fn one<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: &[B]) -> f3
             sums[1] = T::step(k, x, y, sums[1]);
         }
     }
-    k.sum(k.add(sums[0], sums[1]))
+    k.sum(joined(k, sums))
+}
+
+/// The sum of the streams that are in use.
+#[inline(always)]
+fn joined<K: Kernel>(k: K, sums: [K::Lanes; 4]) -> K::Lanes {
+    let two = k.add(sums[0], sums[1]);
+    if K::STREAMS == 2 { two } else { k.add(two, k.add(sums[2], sums[3])) }
 }
 
 /// [`one`] for four vectors at a time: `a` is loaded once, and four independent
@@ -192,22 +237,22 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
     let len = b.iter().fold(a.len(), |len, row| len.min(row.len()));
     let a = a.as_ptr();
     let b = b.map(<[B]>::as_ptr);
-    let mut sums = [[k.zero(); 2]; 4];
+    let mut sums = [[k.zero(); 4]; 4];
     let mut at = 0;
     // SAFETY: as in `one`; `len` is within all five slices.
     unsafe {
-        while at + 2 * K::WIDTH <= len {
-            #[allow(clippy::needless_range_loop, reason = "two sums in step with two offsets")]
-            for half in 0..2 {
-                let offset = at + half * K::WIDTH;
+        while at + K::STREAMS * K::WIDTH <= len {
+            #[allow(clippy::needless_range_loop, reason = "sums in step with offsets")]
+            for stream in 0..K::STREAMS {
+                let offset = at + stream * K::WIDTH;
                 let x = A::load(k, a.add(offset));
                 for row in 0..4 {
-                    sums[row][half] = T::step(k, x, B::load(k, b[row].add(offset)), sums[row][half]);
+                    sums[row][stream] = T::step(k, x, B::load(k, b[row].add(offset)), sums[row][stream]);
                 }
             }
-            at += 2 * K::WIDTH;
+            at += K::STREAMS * K::WIDTH;
         }
-        if at + K::WIDTH <= len {
+        while at + K::WIDTH <= len {
             let x = A::load(k, a.add(at));
             for row in 0..4 {
                 sums[row][0] = T::step(k, x, B::load(k, b[row].add(at)), sums[row][0]);
@@ -224,14 +269,14 @@ fn four<T: Term, K: Kernel, A: Element, B: Element>(k: K, a: &[A], b: [&[B]; 4])
     }
     let mut out = [0.0; 4];
     for row in 0..4 {
-        out[row] = k.sum(k.add(sums[row][0], sums[row][1]));
+        out[row] = k.sum(joined(k, sums[row]));
     }
     out
 }
 
 /// NaN and infinities, which only overflow can bring, become the largest number.
 #[inline(always)]
-fn finite(distance: f32) -> f32 {
+pub(crate) fn finite(distance: f32) -> f32 {
     distance.min(f32::MAX)
 }
 
@@ -277,10 +322,16 @@ pub(crate) fn distance_four<K: Kernel, A: Element, B: Element>(
     }
 }
 
+/// The sum of a vector's squares.
+#[inline(always)]
+pub(crate) fn squared_length<K: Kernel, E: Element>(k: K, vector: &[E]) -> f32 {
+    one::<Product, K, E, E>(k, vector, vector)
+}
+
 /// `1 / |v|`, or 0 for a zero vector, whose cosine distance to all is then 1.
 #[inline(always)]
 pub(crate) fn inverse_norm<K: Kernel, E: Element>(k: K, vector: &[E]) -> f32 {
-    let squared = one::<Product, K, E, E>(k, vector, vector);
+    let squared = squared_length(k, vector);
     if squared.is_finite() && squared >= f32::MIN_POSITIVE {
         return 1.0 / squared.sqrt();
     }

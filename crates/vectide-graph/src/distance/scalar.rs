@@ -9,10 +9,12 @@ use super::Kernel;
 pub(super) struct Scalar;
 
 const WIDTH: usize = 8;
+const BYTES: usize = 16;
 
 impl Kernel for Scalar {
     type Lanes = [f32; WIDTH];
     const WIDTH: usize = WIDTH;
+    const STREAMS: usize = 2;
 
     #[inline(always)]
     fn zero(self) -> Self::Lanes {
@@ -73,6 +75,47 @@ impl Kernel for Scalar {
     fn sum(self, lanes: Self::Lanes) -> f32 {
         let pairs: [f32; 4] = std::array::from_fn(|i| lanes[i] + lanes[i + 4]);
         (pairs[0] + pairs[2]) + (pairs[1] + pairs[3])
+    }
+
+    type Bytes = [u8; BYTES];
+    type Sums = [i32; BYTES];
+    const BYTES: usize = BYTES;
+
+    #[inline(always)]
+    fn no_sums(self) -> Self::Sums {
+        [0; BYTES]
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, at: *const u8) -> Self::Bytes {
+        // SAFETY: BYTES bytes are readable, says the caller.
+        unsafe { at.cast::<[u8; BYTES]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    fn dot_bytes(self, unsigned: Self::Bytes, signed: Self::Bytes, sums: Self::Sums) -> Self::Sums {
+        std::array::from_fn(|i| sums[i] + i32::from(unsigned[i]) * i32::from(signed[i] as i8))
+    }
+
+    #[inline(always)]
+    fn dot_nibbles(self, packed: Self::Bytes, low: Self::Bytes, high: Self::Bytes, sums: Self::Sums) -> Self::Sums {
+        let sums = self.dot_bytes(packed.map(|byte| byte & 15), low, sums);
+        self.dot_bytes(packed.map(|byte| byte >> 4), high, sums)
+    }
+
+    #[inline(always)]
+    fn total(self, sums: Self::Sums) -> i32 {
+        sums.into_iter().sum()
+    }
+
+    #[inline(always)]
+    fn totals(self, sums: [Self::Sums; 4]) -> [i32; 4] {
+        sums.map(|sums| self.total(sums))
+    }
+
+    #[inline(always)]
+    fn common_bits(self, a: &[u64], b: &[u64]) -> u32 {
+        super::common_bits_by_word(a, b)
     }
 }
 

@@ -15,7 +15,9 @@ pub(super) fn prefetch(at: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
 }
 
-/// Sixteen f32: AVX-512 F, BW, VL and DQ, as every AVX-512 server CPU has them.
+/// Sixteen f32, 64 bytes: AVX-512 F, BW, VL, DQ, VNNI and VPOPCNTDQ, which came
+/// together with Ice Lake and Zen 4. Older AVX-512 CPUs lower their clock for it,
+/// and take [`Avx2`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Avx512(());
 
@@ -25,13 +27,17 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("avx512vpopcntdq")
             && Avx2::detect().is_some())
         .then_some(Self(()))
     }
 
     #[inline]
     pub(super) fn run<T: Task>(self, task: T) -> T::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
+        #[target_feature(
+            enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vpopcntdq,avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt"
+        )]
         fn with_features<T: Task>(kernel: Avx512, task: T) -> T::Output {
             task.run(kernel)
         }
@@ -44,6 +50,7 @@ impl Avx512 {
 impl Kernel for Avx512 {
     type Lanes = __m512;
     const WIDTH: usize = 16;
+    const STREAMS: usize = 4;
 
     #[inline(always)]
     fn zero(self) -> __m512 {
@@ -100,6 +107,80 @@ impl Kernel for Avx512 {
         // SAFETY: the token proves the features.
         unsafe { _mm512_reduce_add_ps(lanes) }
     }
+
+    type Bytes = __m512i;
+    type Sums = __m512i;
+    const BYTES: usize = 64;
+
+    #[inline(always)]
+    fn no_sums(self) -> __m512i {
+        // SAFETY: the token proves the features.
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, at: *const u8) -> __m512i {
+        // SAFETY: as in `load`: 64 bytes.
+        unsafe { _mm512_loadu_si512(at.cast()) }
+    }
+
+    #[inline(always)]
+    fn dot_bytes(self, unsigned: __m512i, signed: __m512i, sums: __m512i) -> __m512i {
+        // SAFETY: the token proves the features.
+        unsafe { _mm512_dpbusd_epi32(sums, unsigned, signed) }
+    }
+
+    #[inline(always)]
+    fn dot_nibbles(self, packed: __m512i, low: __m512i, high: __m512i, sums: __m512i) -> __m512i {
+        // SAFETY: the token proves the features.
+        unsafe {
+            let mask = _mm512_set1_epi8(15);
+            let sums = _mm512_dpbusd_epi32(sums, _mm512_and_si512(packed, mask), low);
+            _mm512_dpbusd_epi32(sums, _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask), high)
+        }
+    }
+
+    #[inline(always)]
+    fn total(self, sums: __m512i) -> i32 {
+        // SAFETY: the token proves the features.
+        unsafe { _mm512_reduce_add_epi32(sums) }
+    }
+
+    #[inline(always)]
+    fn totals(self, [a, b, c, d]: [__m512i; 4]) -> [i32; 4] {
+        // SAFETY: 1. the token proves the features; 2. 128 bits are four i32.
+        unsafe {
+            let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            let all = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+            let half = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
+            let quarter = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
+            std::mem::transmute::<__m128i, [i32; 4]>(quarter)
+        }
+    }
+
+    #[inline(always)]
+    fn common_bits(self, a: &[u64], b: &[u64]) -> u32 {
+        let words = a.len().min(b.len());
+        let (fulls, rest) = (words / 8, words % 8);
+        // SAFETY: 1. the token proves the features; 2. each full load is of 8
+        // words within both slices, the masked one of the rest.
+        unsafe {
+            let mut counts = _mm512_setzero_si512();
+            for at in 0..fulls {
+                let x = _mm512_loadu_si512(a.as_ptr().add(8 * at).cast());
+                let y = _mm512_loadu_si512(b.as_ptr().add(8 * at).cast());
+                counts = _mm512_add_epi64(counts, _mm512_popcnt_epi64(_mm512_and_si512(x, y)));
+            }
+            if rest > 0 {
+                let mask = low_bits(rest) as u8;
+                let x = _mm512_maskz_loadu_epi64(mask, a.as_ptr().add(8 * fulls).cast());
+                let y = _mm512_maskz_loadu_epi64(mask, b.as_ptr().add(8 * fulls).cast());
+                counts = _mm512_add_epi64(counts, _mm512_popcnt_epi64(_mm512_and_si512(x, y)));
+            }
+            _mm512_reduce_add_epi64(counts) as u32
+        }
+    }
 }
 
 /// A mask of the `count < 16` lowest lanes.
@@ -139,6 +220,7 @@ impl Avx2 {
 impl Kernel for Avx2 {
     type Lanes = __m256;
     const WIDTH: usize = 8;
+    const STREAMS: usize = 2;
 
     #[inline(always)]
     fn zero(self) -> __m256 {
@@ -212,5 +294,71 @@ impl Kernel for Avx2 {
             let one = _mm_add_ss(two, _mm_shuffle_ps::<1>(two, two));
             _mm_cvtss_f32(one)
         }
+    }
+
+    type Bytes = __m256i;
+    type Sums = __m256i;
+    const BYTES: usize = 32;
+
+    #[inline(always)]
+    fn no_sums(self) -> __m256i {
+        // SAFETY: the token proves the features.
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, at: *const u8) -> __m256i {
+        // SAFETY: as in `load`: 32 bytes.
+        unsafe { _mm256_loadu_si256(at.cast()) }
+    }
+
+    #[inline(always)]
+    fn dot_bytes(self, unsigned: __m256i, signed: __m256i, sums: __m256i) -> __m256i {
+        // Widened first: the byte products of AVX2 saturate at 16 bits.
+        // SAFETY: the token proves the features.
+        unsafe {
+            let low = _mm256_madd_epi16(
+                _mm256_cvtepu8_epi16(_mm256_castsi256_si128(unsigned)),
+                _mm256_cvtepi8_epi16(_mm256_castsi256_si128(signed)),
+            );
+            let high = _mm256_madd_epi16(
+                _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(unsigned)),
+                _mm256_cvtepi8_epi16(_mm256_extracti128_si256::<1>(signed)),
+            );
+            _mm256_add_epi32(sums, _mm256_add_epi32(low, high))
+        }
+    }
+
+    #[inline(always)]
+    fn dot_nibbles(self, packed: __m256i, low: __m256i, high: __m256i, sums: __m256i) -> __m256i {
+        // Two pairs of products are at most 4 * 15 * 128 in size: they fit 16 bits.
+        // SAFETY: the token proves the features.
+        unsafe {
+            let mask = _mm256_set1_epi8(15);
+            let from_low = _mm256_maddubs_epi16(_mm256_and_si256(packed, mask), low);
+            let from_high = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask), high);
+            let pairs = _mm256_add_epi16(from_low, from_high);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    fn total(self, sums: __m256i) -> i32 {
+        self.totals([sums; 4])[0]
+    }
+
+    #[inline(always)]
+    fn totals(self, [a, b, c, d]: [__m256i; 4]) -> [i32; 4] {
+        // SAFETY: 1. the token proves the features; 2. 128 bits are four i32.
+        unsafe {
+            let all = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+            let quarter = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256::<1>(all));
+            std::mem::transmute::<__m128i, [i32; 4]>(quarter)
+        }
+    }
+
+    #[inline(always)]
+    fn common_bits(self, a: &[u64], b: &[u64]) -> u32 {
+        super::common_bits_by_word(a, b)
     }
 }

@@ -5,7 +5,9 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float16Type;
 use std::path::Path;
-use vectide_graph::{Metric, VectorBlock, VectorTable};
+use vectide_graph::{
+    ChunkedVectors, Compiled, Graph, GraphError, Hit, MappedGraph, Metric, Query, Scratch, VectorBlock, VectorTable,
+};
 
 /// `[rows, dim] f32`, row-major.
 pub struct Rows {
@@ -104,4 +106,51 @@ pub fn clustered(rows: usize, dim: usize, clusters: usize, inner: usize, seed: u
         }
     }
     Rows { dim, values }
+}
+
+// What the library compiles for the vectors that it knows, so that no test has to
+// compile a traversal again.
+
+pub fn insert<E: Compiled>(
+    graph: &Graph,
+    table: &VectorTable<E>,
+    id: u32,
+    scratch: &mut Scratch,
+) -> Result<bool, GraphError> {
+    E::insert(graph, table, id, scratch)
+}
+
+pub fn search<E: Compiled>(
+    graph: &Graph,
+    table: &VectorTable<E>,
+    query: &Query,
+    k: usize,
+    ef: usize,
+    accept: &dyn Fn(u32) -> bool,
+    scratch: &mut Scratch,
+) -> Vec<Hit> {
+    E::search_live((graph, table), query, k, ef, accept, scratch)
+}
+
+pub fn search_stored<E: Compiled>(
+    graph: &MappedGraph,
+    vectors: &ChunkedVectors<E>,
+    query: &Query,
+    k: usize,
+    ef: usize,
+    accept: &dyn Fn(u32) -> bool,
+    scratch: &mut Scratch,
+) -> Vec<Hit> {
+    E::search_stored((graph, vectors), query, k, ef, accept, scratch)
+}
+
+pub fn exact<E: Compiled>(
+    table: &VectorTable<E>,
+    query: &Query,
+    ids: std::ops::Range<u32>,
+    accept: &dyn Fn(u32) -> bool,
+    k: usize,
+    scratch: &mut Scratch,
+) -> Vec<Hit> {
+    E::scan_live(table, query, ids, accept, k, scratch)
 }

@@ -1,8 +1,8 @@
 //! Searches beside inserts.
 
-use crate::common;
+use crate::common::{self, exact, insert, search};
 use std::sync::atomic::{AtomicU32, Ordering};
-use vectide_graph::{Graph, Metric, Params, Query, Scratch, VectorBlock, VectorTable, Vectors, exact, search};
+use vectide_graph::{Graph, Metric, Params, Query, Scratch, VectorBlock, VectorTable, Vectors};
 
 #[test]
 fn no_search_beside_inserts_is_empty_or_misses_what_was_inserted() {
@@ -19,7 +19,7 @@ fn no_search_beside_inserts_is_empty_or_misses_what_was_inserted() {
                     while id >= appended.load(Ordering::Acquire) {
                         std::thread::yield_now();
                     }
-                    graph.insert(table, id, &mut scratch).expect("a row");
+                    insert(graph, table, id, &mut scratch).expect("a row");
                 }
             });
         }
@@ -59,7 +59,7 @@ fn graph_and_tail_together_hold_every_row_at_any_time() {
         scope.spawn(|| {
             let mut scratch = Scratch::new();
             for id in 0..table.len() {
-                graph.insert(&table, id, &mut scratch).expect("a row");
+                insert(&graph, &table, id, &mut scratch).expect("a row");
             }
         });
         let mut scratch = Scratch::new();
@@ -89,7 +89,7 @@ fn levels_above_the_entry_point_raised_at_once_keep_the_graph_whole() {
                 scope.spawn(move || {
                     let mut scratch = Scratch::new();
                     for id in (worker..300).step_by(4) {
-                        graph.insert(table, id, &mut scratch).expect("a row");
+                        insert(graph, table, id, &mut scratch).expect("a row");
                     }
                 });
             }

@@ -1,16 +1,16 @@
 //! Filters and dead rows inside the traversal.
 
-use crate::common;
+use crate::common::{self, exact, insert, search};
 use std::cell::RefCell;
 use std::collections::HashSet;
-use vectide_graph::{Graph, Metric, Params, Query, Scratch, VectorTable, Vectors, exact, exact_of, search};
+use vectide_graph::{Graph, Metric, Params, Query, Scratch, VectorTable, Vectors, exact_of};
 
 fn build(rows: &common::Rows) -> (VectorTable<f32>, Graph) {
     let table = rows.table(Metric::L2);
     let graph = Graph::new(Params::new(rows.dim as u32, Metric::L2)).expect("valid settings");
     let mut scratch = Scratch::new();
     for id in 0..table.len() {
-        graph.insert(&table, id, &mut scratch).expect("a row");
+        insert(&graph, &table, id, &mut scratch).expect("a row");
     }
     (table, graph)
 }

@@ -1,6 +1,7 @@
 //! The graph from outside: what it finds, what it keeps reachable, what it costs,
 //! and what it does while others write.
 
+mod codes;
 mod common;
 mod concurrent;
 mod filtered;

@@ -1,21 +1,21 @@
 //! Recall, reachability and memory, on real and on adverse data.
 
-use crate::common::{self, Random, Rows};
+use crate::common::{self, Random, Rows, exact, insert, search};
 use vectide_graph::{
-    Graph, Isa, Metric, Params, Query, Scratch, VectorBlock, VectorTable, Vectors, exact, pairwise, search,
+    Compiled, Graph, Isa, Metric, Params, Query, Scratch, VectorBlock, VectorTable, Vectors, pairwise,
 };
 
 /// A graph over all rows of a table, built by one thread.
-fn build(table: &impl Vectors, params: Params) -> Graph {
+fn build<E: Compiled>(table: &VectorTable<E>, params: Params) -> Graph {
     let graph = Graph::new(params).expect("valid settings");
     let mut scratch = Scratch::new();
     for id in 0..table.len() {
-        graph.insert(table, id, &mut scratch).expect("a row");
+        insert(&graph, table, id, &mut scratch).expect("a row");
     }
     graph
 }
 
-fn build_in_parallel(table: &impl Vectors, params: Params, threads: u32) -> Graph {
+fn build_in_parallel<E: Compiled>(table: &VectorTable<E>, params: Params, threads: u32) -> Graph {
     let graph = Graph::new(params).expect("valid settings");
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -23,7 +23,7 @@ fn build_in_parallel(table: &impl Vectors, params: Params, threads: u32) -> Grap
             scope.spawn(move || {
                 let mut scratch = Scratch::new();
                 for id in (thread..table.len()).step_by(threads as usize) {
-                    graph.insert(table, id, &mut scratch).expect("a row");
+                    insert(graph, table, id, &mut scratch).expect("a row");
                 }
             });
         }
@@ -31,7 +31,7 @@ fn build_in_parallel(table: &impl Vectors, params: Params, threads: u32) -> Grap
     graph
 }
 
-fn recall_at_10(graph: &Graph, table: &impl Vectors, queries: &Rows, ef: usize) -> f64 {
+fn recall_at_10<E: Compiled>(graph: &Graph, table: &VectorTable<E>, queries: &Rows, ef: usize) -> f64 {
     let metric = graph.params().metric;
     let mut scratch = Scratch::new();
     let mut found = 0;
@@ -64,7 +64,7 @@ fn all_raw_glove_rows_stay_reachable_under_l2_with_four_workers() {
     let table = common::glove().table(Metric::L2);
     let graph = build_in_parallel(&table, Params::new(100, Metric::L2), 4);
     assert_eq!(graph.unreachable(), []);
-    let report = graph.repair(&table, &mut Scratch::new());
+    let report = Compiled::repair(&graph, &table, &mut Scratch::new());
     assert_eq!((report.nodes, report.unreachable, report.linked), (25_000, 0, 0));
 }
 
@@ -114,7 +114,7 @@ fn every_instruction_level_builds_a_graph_of_the_same_quality() {
         let graph = Graph::new(Params::new(100, Metric::Cosine)).expect("valid settings");
         let mut scratch = Scratch::with_isa(isa);
         for id in 0..table.len() {
-            graph.insert(&table, id, &mut scratch).expect("a row");
+            insert(&graph, &table, id, &mut scratch).expect("a row");
         }
         let recall = recall_at_10(&graph, &table, &queries, 64);
         assert!(recall >= 0.97, "{}: {recall}", isa.name());
@@ -205,12 +205,12 @@ fn rows_may_come_in_any_order_and_null_rows_only_move_the_prefix() {
     let graph = Graph::new(Params::new(16, Metric::L2)).expect("valid settings");
     let mut scratch = Scratch::new();
     for id in (1..3_000).rev() {
-        let added = graph.insert(&table, id, &mut scratch).expect("a row");
+        let added = insert(&graph, &table, id, &mut scratch).expect("a row");
         assert_eq!(added, valid(id as usize));
-        assert!(!graph.insert(&table, id, &mut scratch).expect("a row"), "inserted before");
+        assert!(!insert(&graph, &table, id, &mut scratch).expect("a row"), "inserted before");
     }
     assert_eq!(graph.prefix(), 0);
-    graph.insert(&table, 0, &mut scratch).expect("a row");
+    insert(&graph, &table, 0, &mut scratch).expect("a row");
     assert_eq!(graph.prefix(), 3_000);
     assert_eq!(graph.len() as usize, (0..3_000).filter(|&row| valid(row)).count());
     assert!(graph.contains(2_999) && !graph.contains(1_500));
@@ -230,10 +230,10 @@ fn an_empty_graph_finds_nothing_and_bad_inserts_are_refused() {
     assert_eq!(search(&graph, &table, &query, 10, 64, &|_| true, &mut scratch), []);
     assert_eq!(exact(&table, &query, 0..10, &|_| true, 10, &mut scratch), []);
     assert_eq!((graph.len(), graph.entry(), graph.is_empty()), (0, None, true));
-    let missing = graph.insert(&table, 0, &mut scratch).expect_err("no such row");
+    let missing = insert(&graph, &table, 0, &mut scratch).expect_err("no such row");
     assert_eq!(missing.to_string(), "row 0 is not among the 0 rows of the vectors");
     let other = VectorTable::<f32>::new(5, Metric::L2).expect("a dimension");
-    assert!(graph.insert(&other, 0, &mut scratch).is_err());
+    assert!(insert(&graph, &other, 0, &mut scratch).is_err());
     assert!(graph.freeze(&table).is_ok(), "an empty graph can be written");
 }
 

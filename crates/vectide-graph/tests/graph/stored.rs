@@ -1,12 +1,12 @@
 //! Frozen graphs: what goes out comes back, and damage is met with an error or a
 //! poorer answer, never with a panic.
 
-use crate::common;
+use crate::common::{self, insert, search, search_stored};
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use vectide_graph::{
-    ChunkedVectors, FrozenHeader, Graph, GraphError, GraphSections, MappedGraph, Metric, Nulls, Params, Query, Scratch,
-    Section, VectorBlock, VectorTable, Vectors, search,
+    ChunkedVectors, Codes, FrozenHeader, Graph, GraphError, GraphSections, MappedGraph, Metric, Nulls, Params, Query,
+    Scratch, Section, VectorBlock, VectorTable, Vectors,
 };
 
 /// A stored graph as bytes.
@@ -30,20 +30,30 @@ impl Stored {
 
     fn open(&self) -> Result<MappedGraph, GraphError> {
         let [base, levels, starts, upper] = [0, 1, 2, 3].map(|n| self.sections[n].clone());
-        MappedGraph::open(self.header, GraphSections::new(base, levels, starts, upper))
+        let sections = GraphSections::new(base, levels, starts, upper);
+        // Files from before there were codes have no such section.
+        let sections = match self.header.params.codes {
+            Codes::None => sections,
+            _ => sections.with_codes(self.sections[5].clone()),
+        };
+        MappedGraph::open(self.header, sections)
     }
 }
 
 fn build(rows: usize, metric: Metric, valid: &dyn Fn(usize) -> bool) -> (VectorTable<f32>, Graph) {
+    build_with(Codes::None, rows, metric, valid)
+}
+
+fn build_with(codes: Codes, rows: usize, metric: Metric, valid: &dyn Fn(usize) -> bool) -> (VectorTable<f32>, Graph) {
     let values = common::clustered(rows, 12, 20, 4, 41).values;
     let table = VectorTable::new(12, metric).expect("a dimension");
     let block = VectorBlock::borrowed(values, 12, metric, Some(valid)).expect("whole rows");
     table.append(block).expect("room");
-    let params = Params { m: 4, seed: 3, ef_construction: 40, ..Params::new(12, metric) };
+    let params = Params { m: 4, seed: 3, ef_construction: 40, codes, ..Params::new(12, metric) };
     let graph = Graph::new(params).expect("valid settings");
     let mut scratch = Scratch::new();
     for id in 0..table.len() {
-        graph.insert(&table, id, &mut scratch).expect("a row");
+        insert(&graph, &table, id, &mut scratch).expect("a row");
     }
     (table, graph)
 }
@@ -70,9 +80,10 @@ fn chunked(table: &VectorTable<f32>, inv_norms: Option<&[u8]>) -> ChunkedVectors
 
 #[test]
 fn a_mapped_graph_answers_like_the_live_one() {
-    for metric in [Metric::L2, Metric::Cosine, Metric::Dot] {
+    let metrics = [Metric::L2, Metric::Cosine, Metric::Dot];
+    for (metric, codes) in metrics.into_iter().flat_map(|metric| Codes::ALL.map(|codes| (metric, codes))) {
         let valid = |row: usize| row % 13 != 5 && !(1_024..2_048).contains(&row);
-        let (table, graph) = build(3_000, metric, &valid);
+        let (table, graph) = build_with(codes, 3_000, metric, &valid);
         let stored = Stored::of(&graph, &table);
         let mapped = stored.open().expect("intact");
         mapped.verify().expect("intact");
@@ -84,8 +95,8 @@ fn a_mapped_graph_answers_like_the_live_one() {
             let row = table.get(id as u32).expect("a valid row");
             let query = Query::new(metric, 12, row).expect("a query");
             let live = search(&graph, &table, &query, 10, 40, &|id| id % 3 != 0, &mut scratch);
-            let cold = search(&mapped, &vectors, &query, 10, 40, &|id| id % 3 != 0, &mut scratch);
-            assert_eq!(live, cold, "{metric:?}, row {id}");
+            let cold = search_stored(&mapped, &vectors, &query, 10, 40, &|id| id % 3 != 0, &mut scratch);
+            assert_eq!(live, cold, "{metric:?}, {codes:?}, row {id}");
         }
         assert_eq!(mapped.bad_links(), 0);
         assert_eq!(mapped.unreachable(), []);
@@ -101,7 +112,7 @@ fn graphs_without_a_node_or_with_one_survive_the_way() {
         mapped.verify().expect("intact");
         let query = Query::new(Metric::L2, 12, &[0.0; 12]).expect("a query");
         let vectors = chunked(&table, None);
-        let hits = search(&mapped, &vectors, &query, 10, 10, &|_| true, &mut Scratch::new());
+        let hits = search_stored(&mapped, &vectors, &query, 10, 10, &|_| true, &mut Scratch::new());
         assert_eq!(hits.len(), rows.min(1));
     }
 }
@@ -112,11 +123,11 @@ fn a_graph_is_frozen_only_once_every_row_is_in_it() {
     let graph = Graph::new(Params::new(12, Metric::L2)).expect("valid settings");
     let mut scratch = Scratch::new();
     for id in (0..10).filter(|&id| id != 4) {
-        graph.insert(&table, id, &mut scratch).expect("a row");
+        insert(&graph, &table, id, &mut scratch).expect("a row");
     }
     let refused = graph.freeze(&table).err();
     assert_eq!(refused, Some(GraphError::NotSettled { settled: 4, rows: 10 }));
-    graph.insert(&table, 4, &mut scratch).expect("a row");
+    insert(&graph, &table, 4, &mut scratch).expect("a row");
     assert!(graph.freeze(&table).is_ok());
 }
 
@@ -159,6 +170,7 @@ fn a_header_that_contradicts_itself_is_refused() {
         (12, 1, "m must be 2 to 128, got 1"),
         (32, 49, "50 nodes in 49 rows"),
         (40, 200, "with entry point 200"),
+        (48, 99, "codes 99 at byte 48"),
     ] {
         let mut bytes = good.to_bytes();
         bytes[at] = byte;
@@ -168,31 +180,37 @@ fn a_header_that_contradicts_itself_is_refused() {
     assert!(FrozenHeader::from_bytes(&good.to_bytes()[..63]).is_err());
 }
 
-/// A small stored graph, built once.
-fn sample() -> &'static (Stored, ChunkedVectors<f32>) {
-    static SAMPLE: OnceLock<(Stored, ChunkedVectors<f32>)> = OnceLock::new();
-    SAMPLE.get_or_init(|| {
-        let (table, graph) = build(400, Metric::Dot, &|row| row % 50 != 3);
-        (Stored::of(&graph, &table), chunked(&table, None))
+/// A small stored graph of every kind, built once.
+fn samples() -> &'static [(Stored, ChunkedVectors<f32>)] {
+    static SAMPLES: OnceLock<Vec<(Stored, ChunkedVectors<f32>)>> = OnceLock::new();
+    SAMPLES.get_or_init(|| {
+        let sample = |codes| {
+            let (table, graph) = build_with(codes, 400, Metric::Dot, &|row| row % 50 != 3);
+            (Stored::of(&graph, &table), chunked(&table, None))
+        };
+        Codes::ALL.map(sample).into()
     })
 }
 
 proptest! {
     #[test]
     fn no_damage_makes_a_search_panic(
-        changes in prop::collection::vec((0usize..4, any::<prop::sample::Index>(), any::<u8>()), 1..40),
+        which in 0..Codes::ALL.len(),
+        changes in prop::collection::vec((0usize..6, any::<prop::sample::Index>(), any::<u8>()), 1..40),
         header in prop::collection::vec((0usize..64, any::<u8>()), 0..2),
-        cut in prop::option::of((0usize..4, any::<prop::sample::Index>())),
+        cut in prop::option::of((0usize..6, any::<prop::sample::Index>())),
     ) {
-        let (stored, vectors) = sample();
+        let (stored, vectors) = &samples()[which];
         let mut stored = stored.clone();
         for (section, at, byte) in changes {
             let section = &mut stored.sections[section];
-            let at = at.index(section.len());
-            section[at] = byte;
+            if !section.is_empty() {
+                let at = at.index(section.len());
+                section[at] = byte;
+            }
         }
         if let Some((section, at)) = cut {
-            let len = at.index(stored.sections[section].len());
+            let len = at.index(stored.sections[section].len().max(1));
             stored.sections[section].truncate(len);
         }
         let mut bytes = stored.header.to_bytes();
@@ -207,7 +225,7 @@ proptest! {
             let params = mapped.header().params;
             if params.dim == 12 {
                 let query = Query::new(params.metric, 12, &[0.3; 12]).expect("a query");
-                let hits = search(&mapped, vectors, &query, 10, 40, &|_| true, &mut Scratch::new());
+                let hits = search_stored(&mapped, vectors, &query, 10, 40, &|_| true, &mut Scratch::new());
                 prop_assert!(hits.len() <= 10 && hits.is_sorted());
                 prop_assert!(hits.iter().all(|hit| vectors.get(hit.id).is_some()));
             }

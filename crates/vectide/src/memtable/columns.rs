@@ -113,8 +113,12 @@ impl IndexedColumn {
         either!(self, column => column.graph.prefix())
     }
 
-    pub(super) fn graph_bytes(&self) -> u64 {
-        either!(self, column => column.graph.memory_bytes() as u64)
+    /// Bytes of links, and of compact codes.
+    pub(super) fn graph_bytes(&self) -> (u64, u64) {
+        either!(self, column => {
+            let codes = column.graph.code_bytes();
+            ((column.graph.memory_bytes() - codes) as u64, codes as u64)
+        })
     }
 
     pub(super) fn table_bytes(&self) -> VectorTableBytes {

@@ -43,6 +43,8 @@ pub(crate) struct MemoryUse {
     pub(crate) rows_bytes: u64,
     /// Links of all vector columns.
     pub(crate) graph_bytes: u64,
+    /// Compact codes of all vector columns.
+    pub(crate) code_bytes: u64,
     /// The key index.
     pub(crate) key_bytes: u64,
     /// Array headers, row pointers, norms, end marks.
@@ -52,7 +54,7 @@ pub(crate) struct MemoryUse {
 impl MemoryUse {
     /// All of it.
     pub(crate) fn total(&self) -> u64 {
-        self.rows_bytes + self.graph_bytes + self.key_bytes + self.bookkeeping_bytes
+        self.rows_bytes + self.graph_bytes + self.code_bytes + self.key_bytes + self.bookkeeping_bytes
     }
 }
 
@@ -238,12 +240,15 @@ impl Memtable {
         let mut memory = MemoryUse {
             rows_bytes: blocks.data,
             graph_bytes: 0,
+            code_bytes: 0,
             key_bytes: self.keys.as_ref().map_or(0, KeyIndex::memory_bytes),
             bookkeeping_bytes: blocks.headers + self.ends.memory_bytes() + size_of::<Self>() as u64,
         };
         for column in &self.columns {
             let table = column.table_bytes();
-            memory.graph_bytes += column.graph_bytes();
+            let (links, codes) = column.graph_bytes();
+            memory.graph_bytes += links;
+            memory.code_bytes += codes;
             memory.rows_bytes += table.arena as u64;
             memory.bookkeeping_bytes += table.bookkeeping as u64;
         }

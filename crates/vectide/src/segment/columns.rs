@@ -14,7 +14,7 @@ use arrow::datatypes::DataType;
 use half::f16;
 use std::ops::Range;
 use vectide_graph::{
-    ChunkedVectors, FrozenHeader, GraphSections, GraphView, MappedGraph, Metric, Nulls, Params, Query, Scratch,
+    ChunkedVectors, Codes, FrozenHeader, GraphSections, GraphView, MappedGraph, Metric, Nulls, Params, Query, Scratch,
     Section, Vectors,
 };
 
@@ -58,6 +58,10 @@ impl<E: StoredElement> Mapped<E> {
             take(Section::UpperStarts)?,
             take(Section::UpperLinks)?,
         );
+        let graph = match header.params.codes {
+            Codes::None => graph,
+            _ => graph.with_codes(take(Section::Codes)?),
+        };
         let norms = take(Section::InverseNorms)?;
         let graph = MappedGraph::open(header, graph).map_err(damaged)?;
         let lists = rows.vectors(column.index)?;

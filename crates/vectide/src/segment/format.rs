@@ -51,6 +51,7 @@ pub(super) const fn graph_section(section: vectide_graph::Section) -> &'static s
         Section::UpperStarts => "upper_starts",
         Section::UpperLinks => "upper_links",
         Section::InverseNorms => "inverse_norms",
+        Section::Codes => "codes",
     }
 }
 

@@ -5,6 +5,7 @@
 //! checks lengths and counts; nothing is computed per row. Invariant: a segment never changes.
 
 mod columns;
+mod encoder;
 mod filter;
 mod format;
 #[cfg(any(test, fuzzing, feature = "testing"))]

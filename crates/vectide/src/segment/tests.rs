@@ -3,7 +3,9 @@ use crate::ErrorKind;
 use crate::flush::build::build_segment;
 use crate::memtable::Memtable;
 use crate::rows_conformance::{Case, FIRST_ROW, Random, check, probe};
+use crate::store::fault::{FaultOptions, FaultStore};
 use crate::store::{Store, StoreOptions, open_uri};
+use parking_lot::Mutex;
 
 const DIR: &str = "segments/1-1/";
 
@@ -210,4 +212,58 @@ async fn no_damage_makes_a_read_panic_and_verify_finds_it() {
         store.put(&path, whole).await.expect("puts");
     }
     open(&store, &case, &meta).await.expect("opens").verify(&meta).expect("whole again");
+}
+
+/// Lets `left` more points of store calls pass and has the next one fail.
+fn fail_after(faults: &FaultStore, left: Option<u32>) -> Arc<Mutex<Vec<String>>> {
+    let passed: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&passed);
+    faults.set_hook(Arc::new(move |point| {
+        let mut seen = seen.lock();
+        seen.push(format!("{point} {}", point.path));
+        match left {
+            Some(left) if seen.len() as u32 == left + 1 => Err(Error::unavailable(format!("told to fail at {point}"))),
+            _ => Ok(()),
+        }
+    }));
+    passed
+}
+
+#[tokio::test]
+async fn whichever_store_call_of_a_build_fails_an_earlier_segment_stands_and_a_retry_succeeds() {
+    let inner = memory();
+    let faults = FaultStore::new(Arc::clone(&inner), FaultOptions::default());
+    let store = faults.shared();
+    let case = Case::new(13, 700, true);
+    let (memtable, earlier) = built(&inner, &case, &[(RowId(3), PubNo(2))]).await;
+    let before = inner.list("").await.expect("lists");
+    let points = fail_after(&faults, None);
+    build_segment(&store, "segments/1-2/", "1-2", &memtable, &[]).await.expect("builds");
+    // Creating and finishing each of six parts, each before and after its effect.
+    let points = points.lock().len() as u32;
+    assert_eq!(points, 24);
+    for left in 0..points {
+        let (failed, again) = (format!("1-{}", 10 + 2 * left), format!("1-{}", 11 + 2 * left));
+        let passed = fail_after(&faults, Some(left));
+        let error = build_segment(&store, &format!("segments/{failed}/"), &failed, &memtable, &[]).await;
+        let error = error.expect_err("a call failed");
+        let at = passed.lock().clone();
+        assert!(
+            error.kind() == ErrorKind::Unavailable && error.message().contains("told to fail"),
+            "{at:?}: {error:?}"
+        );
+        fail_after(&faults, None);
+        let dir = format!("segments/{again}/");
+        let meta = build_segment(&store, &dir, &again, &memtable, &[]).await.expect("the next attempt succeeds");
+        let segment = Segment::open(&store, &dir, &meta, &case.schema).await.expect("opens");
+        segment.verify(&meta).expect("is whole");
+        assert_eq!(segment.rows(), memtable.rows());
+    }
+    // What failed attempts left lies in folders of their own.
+    let after = inner.list("").await.expect("lists");
+    assert!(before.iter().all(|object| after.contains(object)));
+    let segment = open(&inner, &case, &earlier).await.expect("opens");
+    segment.verify(&earlier).expect("is whole");
+    check(&segment, &case);
+    assert_eq!(faults.calls("store.put") + faults.calls("store.put_if_absent"), 0, "a build names nothing");
 }

@@ -1,9 +1,10 @@
-//! Writes a segment's files: each is encoded on a blocking thread, piece by piece, while the piece before it is written.
+//! Writes a segment's files: each is encoded on a blocking thread, lump by lump, while the lump before it is written.
 //!
 //! `flush/build` names the parts and says what goes into them; out come their names, lengths and checksums for the
-//! manifest. At most [`PIECES`] encoded pieces wait at a time, so memory stays at a few record batches. Invariant: the
+//! manifest. At most [`LUMPS`] encoded lumps wait at a time, so memory stays at a few record batches. Invariant: the
 //! object is whole and durable when `write_part` returns; a failure leaves at most an object that nothing names.
 
+use super::encoder::Encoder;
 use super::format::{
     FORMAT, GRAPH_HEADER, META_FIRST_ROW, META_FORMAT, META_PART, META_ROWS, ends_schema, graph_section, rows_schema,
     sections_schema,
@@ -16,20 +17,16 @@ use crate::manifest::PartMeta;
 use crate::memtable::{GraphSink, Memtable};
 use crate::rows::{RowSource, projected};
 use crate::store::{Store, paths};
-use arrow::array::{LargeBinaryArray, RecordBatch, StringArray, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, LargeBinaryArray, RecordBatch, StringArray, UInt64Array};
 use arrow::buffer::{Buffer, MutableBuffer, OffsetBuffer};
-use arrow::datatypes::{Schema, SchemaRef};
-use arrow_ipc::MetadataVersion;
-use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use vectide_graph::{FrozenHeader, Section};
 
-/// Encoded pieces that may wait to be written.
-const PIECES: usize = 1;
-/// Alignment of every buffer in the files, in bytes.
-const ALIGNMENT: usize = 64;
+/// Encoded lumps that may wait to be written.
+const LUMPS: usize = 1;
 
 /// One file of a segment and what goes into it.
 #[derive(Clone, Debug)]
@@ -80,12 +77,14 @@ pub(crate) async fn write_part(
     let path = format!("{dir}{name}");
     let fail = |point| failpoint::hit(point).map_err(|e| Error::io(format_args!("writing {path}"), e));
     fail(before)?;
-    let (pieces, mut encoded) = mpsc::channel(PIECES);
+    let (lumps, mut encoded) = mpsc::channel::<Vec<Bytes>>(LUMPS);
     let memtable = Arc::clone(memtable);
-    let encoding = tokio::task::spawn_blocking(move || encode(&part, &memtable, pieces));
+    let encoding = tokio::task::spawn_blocking(move || encode(&part, &memtable, lumps));
     let mut object = store.create(&path).await?;
-    while let Some(piece) = encoded.recv().await {
-        object.write(piece).await?;
+    while let Some(lump) = encoded.recv().await {
+        for piece in lump {
+            object.write(piece).await?;
+        }
     }
     // The channel closes at the end and on an error alike: only now is it known which it was.
     let encoded =
@@ -96,9 +95,17 @@ pub(crate) async fn write_part(
     Ok(PartMeta { name, len: written.len, crc32c: written.crc32c })
 }
 
-fn encode(part: &Part, memtable: &Memtable, pieces: mpsc::Sender<Bytes>) -> Result<()> {
-    let name = part.name();
-    let start = |schema: SchemaRef, rows: u64| Encoder::start(&schema, &name, memtable.first_row(), rows, pieces);
+fn encode(part: &Part, memtable: &Memtable, lumps: mpsc::Sender<Vec<Bytes>>) -> Result<()> {
+    let start = |schema: SchemaRef, rows: u64| {
+        let metadata = [
+            (META_FORMAT, FORMAT.to_owned()),
+            (META_PART, part.name()),
+            (META_FIRST_ROW, memtable.first_row().to_string()),
+            (META_ROWS, rows.to_string()),
+        ];
+        let metadata = metadata.map(|(key, value)| (key.to_owned(), value)).into();
+        Encoder::start(Arc::unwrap_or_clone(schema).with_metadata(metadata), lumps)
+    };
     let rows = u64::from(memtable.rows());
     match part {
         Part::Rows => write_rows(start(rows_schema(memtable.schema()), rows)?, memtable),
@@ -114,44 +121,6 @@ fn encode(part: &Part, memtable: &Memtable, pieces: mpsc::Sender<Bytes>) -> Resu
             marks.sort_unstable();
             write_ends(start(ends_schema(), marks.len() as u64)?, &marks)
         }
-    }
-}
-
-/// An Arrow file on its way out.
-struct Encoder {
-    file: FileWriter<Vec<u8>>,
-    pieces: mpsc::Sender<Bytes>,
-}
-
-impl Encoder {
-    fn start(schema: &Schema, name: &str, first_row: RowId, rows: u64, pieces: mpsc::Sender<Bytes>) -> Result<Self> {
-        let metadata = [
-            (META_FORMAT, FORMAT.to_owned()),
-            (META_PART, name.to_owned()),
-            (META_FIRST_ROW, first_row.to_string()),
-            (META_ROWS, rows.to_string()),
-        ];
-        let metadata = metadata.map(|(key, value)| (key.to_owned(), value)).into();
-        let schema = schema.clone().with_metadata(metadata);
-        let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)?;
-        Ok(Self { file: FileWriter::try_new_with_options(Vec::new(), &schema, options)?, pieces })
-    }
-
-    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.file.get_mut().reserve(batch.get_array_memory_size());
-        self.file.write(batch)?;
-        self.send()
-    }
-
-    fn send(&mut self) -> Result<()> {
-        let piece = Bytes::from(std::mem::take(self.file.get_mut()));
-        // The receiver is gone if writing failed or was given up; its error is the one that counts.
-        self.pieces.blocking_send(piece).map_err(|_| Error::closed("the object's writer has stopped"))
-    }
-
-    fn finish(mut self) -> Result<()> {
-        self.file.finish()?;
-        self.send()
     }
 }
 
@@ -187,12 +156,22 @@ fn write_rows(mut file: Encoder, memtable: &Memtable) -> Result<()> {
     for first in (0..rows).step_by(format::CHUNK_ROWS as usize) {
         let range = first..(first + format::CHUNK_ROWS).min(rows);
         let offsets: Vec<u32> = range.clone().collect();
-        let mut columns = memtable.read(range, &stored)?.columns().to_vec();
+        let mut columns: Vec<ArrayRef> = memtable.read(range, &stored)?.columns().iter().map(without_slack).collect();
         let seqs = memtable.seqs(&offsets)?;
         columns.push(Arc::new(UInt64Array::from_iter_values(seqs.iter().map(|seq| seq.0))));
         file.write(&projected(&schema, &all, columns, offsets.len())?)?;
     }
     file.finish()
+}
+
+/// The column with its views compacted: Arrow writes every buffer that a view array holds, however few of its bytes the
+/// rows use, and the rows of a large batch stand in several record batches.
+fn without_slack(column: &ArrayRef) -> ArrayRef {
+    match column.data_type() {
+        DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+        DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+        _ => Arc::clone(column),
+    }
 }
 
 fn write_keys(mut file: SectionEncoder, memtable: &Memtable) -> Result<()> {

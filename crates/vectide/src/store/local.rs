@@ -19,6 +19,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A streamed object's pieces are gathered up to this many bytes before they are written.
 const GATHER: usize = 4 << 20;
+/// Bytes that are written at once: few enough to be in cache still after they were checksummed.
+const HOT: usize = 1 << 20;
+/// A streamed object is synced behind its back whenever this many bytes are not: the disk works while the rest is
+/// encoded, and another file's sync (the log's) never waits for more than about two such shares.
+const SYNC_BEHIND: u64 = 16 << 20;
 /// How often a write starts over because its directory, emptied by a delete, was removed under it.
 const MAX_DIR_RACES: usize = 16;
 
@@ -169,8 +174,9 @@ impl Store for LocalStore {
                 .retry_lost_dir(&target, || inner.create_temporary(&target))
                 .map_err(|e| Error::io(format!("creating {path}"), e))?;
             let temporary = Temporary { inner: inner.clone(), path: Some(temporary) };
-            let state = Stream { file, temporary, target, path, offset: 0, crc32c: 0 };
-            Ok(Box::new(LocalWriter { stream: Some(state), gathered: Vec::new(), gathered_bytes: 0, inline })
+            let state = Stream { file, temporary, target, path, offset: 0, synced: 0, crc32c: 0 };
+            let (stream, gathered) = (Some(state), Vec::new());
+            Ok(Box::new(LocalWriter { stream, gathered, gathered_bytes: 0, syncing: None, inline })
                 as Box<dyn ObjectWriter>)
         })
         .await
@@ -342,18 +348,27 @@ struct Stream {
     target: PathBuf,
     path: String,
     offset: u64,
+    /// Bytes whose sync has begun.
+    synced: u64,
     crc32c: u32,
 }
 
 impl Stream {
-    fn append(&mut self, pieces: &[Bytes]) -> Result<()> {
-        let slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p)).collect();
-        self.file
-            .write_all_at(&slices, self.offset)
-            .map_err(|e| Error::io(format!("writing {} at byte {}", self.path, self.offset), e))?;
-        for piece in pieces {
-            self.crc32c = crc32c::crc32c_append(self.crc32c, piece);
-            self.offset += piece.len() as u64;
+    fn append(&mut self, mut pieces: &[Bytes]) -> Result<()> {
+        while !pieces.is_empty() {
+            let (mut count, mut bytes) = (0, 0);
+            while count < pieces.len() && (count == 0 || bytes + pieces[count].len() <= HOT) {
+                self.crc32c = crc32c::crc32c_append(self.crc32c, &pieces[count]);
+                bytes += pieces[count].len();
+                count += 1;
+            }
+            let (now, later) = pieces.split_at(count);
+            let slices: Vec<IoSlice<'_>> = now.iter().map(|p| IoSlice::new(p)).collect();
+            self.file
+                .write_all_at(&slices, self.offset)
+                .map_err(|e| Error::io(format!("writing {} at byte {}", self.path, self.offset), e))?;
+            self.offset += bytes as u64;
+            pieces = later;
         }
         Ok(())
     }
@@ -375,10 +390,39 @@ struct LocalWriter {
     stream: Option<Stream>,
     gathered: Vec<Bytes>,
     gathered_bytes: usize,
+    /// A sync of what was written so far.
+    syncing: Option<tokio::task::JoinHandle<io::Result<()>>>,
     inline: bool,
 }
 
 impl LocalWriter {
+    /// Starts a sync of what was written so far if that is enough, after the sync before it.
+    async fn sync_behind(&mut self) -> Result<()> {
+        if self.stream.as_ref().is_none_or(|stream| stream.offset - stream.synced < SYNC_BEHIND) {
+            return Ok(());
+        }
+        self.synced().await?;
+        let stream = self.stream.as_mut().expect("looked at above, and no sync failed");
+        stream.synced = stream.offset;
+        let file = Arc::clone(&stream.file);
+        if self.inline {
+            let synced = file.sync_data().map_err(|e| Error::io(format!("syncing {}", stream.path), e));
+            return synced.inspect_err(|_| self.stream = None);
+        }
+        self.syncing = Some(tokio::task::spawn_blocking(move || file.sync_data()));
+        Ok(())
+    }
+
+    /// Waits for the sync that was started. One that failed ends the object: the kernel forgets what it could not write.
+    async fn synced(&mut self) -> Result<()> {
+        let Some(syncing) = self.syncing.take() else { return Ok(()) };
+        let result = syncing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        result.map_err(|e| match self.stream.take() {
+            Some(stream) => Error::io(format!("syncing {}", stream.path), e),
+            None => Error::io("syncing", e),
+        })
+    }
+
     async fn flush(&mut self) -> Result<Stream> {
         let mut stream = self.stream.take().ok_or_else(|| Error::closed("an earlier write of this object failed"))?;
         let pieces = std::mem::take(&mut self.gathered);
@@ -395,11 +439,13 @@ impl ObjectWriter for LocalWriter {
         self.gathered.push(bytes);
         if self.gathered_bytes >= GATHER {
             self.stream = Some(self.flush().await?);
+            self.sync_behind().await?;
         }
         Ok(())
     }
 
     async fn finish(mut self: Box<Self>) -> Result<Written> {
+        self.synced().await?;
         let stream = self.flush().await?;
         let inner = stream.temporary.inner.clone();
         run(&inner, self.inline, move |_| stream.finish()).await

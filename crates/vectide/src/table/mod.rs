@@ -392,6 +392,7 @@ fn stats_of(shard: &Shard) -> TableStats {
         memtable.rows = u64::from(part.memtable.rows());
         memtable.rows_bytes = memory.rows_bytes;
         memtable.graph_bytes = memory.graph_bytes;
+        memtable.code_bytes = memory.code_bytes;
         memtable.key_bytes = memory.key_bytes;
         memtable.bookkeeping_bytes = memory.bookkeeping_bytes;
     }

@@ -227,7 +227,7 @@ async fn a_full_buffer_says_so_and_a_commit_makes_room() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_finds_no_memory_keeps_its_rows_and_may_be_repeated() {
-    // Nothing can be flushed while the store stalls the only background task: a huge row fills the budget instead.
+    // The budget holds ten rows, so that commits wait for flushes, some of them longer than they may.
     let options = Options {
         memory_bytes: 1 << 20,
         memtable_bytes: 8 << 20,

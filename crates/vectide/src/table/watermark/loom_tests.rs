@@ -37,7 +37,9 @@ impl Shard {
     fn new(durable_first: bool) -> Arc<Self> {
         let watermark = State::new(Cut { rows: RowId(1), ..Cut::default() }, durable_first, 100);
         let ends = Ends::default();
-        (0..=BATCHES as u32).for_each(|row| ends.make_room(row));
+        for row in 0..=BATCHES {
+            ends.slot_or_make(row as u32);
+        }
         Arc::new(Self {
             section: Mutex::new(1),
             watermark: Mutex::new(watermark),
