@@ -38,6 +38,19 @@ pub(crate) enum Duplicates {
 /// # Errors
 /// `Invalid` as described above.
 pub(crate) fn check(schema: &TableSchema, batch: &RecordBatch, duplicates: Duplicates) -> Result<CheckedBatch> {
+    let rows = check_rows(schema, batch)?;
+    let keys = hashed_keys(schema, &rows)?;
+    if let (Some((keys, hashes)), Some(column), Duplicates::Refused) = (&keys, schema.key(), duplicates) {
+        refuse_duplicates(&column.name, keys, hashes)?;
+    }
+    Ok(CheckedBatch { rows, keys })
+}
+
+/// [`check`] without the keys: the rows in the stored form.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn check_rows(schema: &TableSchema, batch: &RecordBatch) -> Result<RecordBatch> {
     refuse_unknown_columns(schema, batch)?;
     let mut columns = Vec::with_capacity(schema.stored().fields().len());
     for (user, stored) in schema.arrow().fields().iter().zip(schema.stored().fields()) {
@@ -47,20 +60,16 @@ pub(crate) fn check(schema: &TableSchema, batch: &RecordBatch, duplicates: Dupli
         check_vectors(vector, columns[vector.index].as_fixed_size_list())?;
     }
     let options = arrow::record_batch::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    let rows = RecordBatch::try_new_with_options(Arc::clone(schema.stored()), columns, &options)
-        .map_err(|e| Error::invalid(format!("the batch does not fit the table: {e}")))?;
-    let keys = match schema.key() {
-        Some(key) => {
-            let keys = KeyArray::new(rows.column(key.index))?;
-            let hashes = keys.hashes();
-            if duplicates == Duplicates::Refused {
-                refuse_duplicates(&key.name, &keys, &hashes)?;
-            }
-            Some((keys, hashes))
-        }
-        None => None,
-    };
-    Ok(CheckedBatch { rows, keys })
+    RecordBatch::try_new_with_options(Arc::clone(schema.stored()), columns, &options)
+        .map_err(|e| Error::invalid(format!("the batch does not fit the table: {e}")))
+}
+
+/// The keys of rows in the stored form, and their hashes; `None` in a table without a key.
+pub(crate) fn hashed_keys(schema: &TableSchema, rows: &RecordBatch) -> Result<Option<(KeyArray, Vec<u64>)>> {
+    let Some(key) = schema.key() else { return Ok(None) };
+    let keys = KeyArray::new(rows.column(key.index))?;
+    let hashes = keys.hashes();
+    Ok(Some((keys, hashes)))
 }
 
 fn refuse_unknown_columns(schema: &TableSchema, batch: &RecordBatch) -> Result<()> {
@@ -225,6 +234,11 @@ fn check_vectors(column: &VectorColumn, list: &FixedSizeListArray) -> Result<()>
         }
     }
     Ok(())
+}
+
+/// What is wrong with a vector of a column of this metric: an infinity, a NaN, or no direction under cosine.
+pub(crate) fn vector_fault(vector: &[f32], metric: Metric) -> Option<&'static str> {
+    quick_fault_f32(vector, metric)
 }
 
 /// As [`fault`], deciding the common case (all finite, not all zero) by bit patterns in one vectorisable pass.

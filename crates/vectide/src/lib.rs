@@ -86,7 +86,7 @@ pub use keys::Keys;
 pub use options::{Durability, Options, WalOptions};
 pub use schema::{Metric, TableSchema};
 pub use stats::{DatabaseStats, Staleness, TableStats, VerifyReport};
-pub use table::{ReadTable, Snapshot, Table, WriteAck};
+pub use table::{Appender, CommitEvery, ReadTable, Snapshot, Table, Value, WriteAck};
 
 /// README's example, compiled and run as it stands there.
 #[cfg(doctest)]

@@ -15,6 +15,9 @@ pub enum Durability {
     Durable,
     /// Acknowledged = visible; `wait_durable` waits for the log. A crash may lose the newest rows, whole batches at a time.
     Buffered,
+    /// Acknowledged = visible, and there is no log: rows are durable once they are flushed, a clean close flushes them, and
+    /// a crash loses what is in memtables. `wait_durable` flushes. Readers in other processes see flushed rows only.
+    None,
 }
 
 /// The log's settings.

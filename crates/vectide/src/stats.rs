@@ -35,6 +35,10 @@ pub struct TableStats {
     pub writes: WriteStats,
     /// What opening the table had to recover.
     pub recovery: RecoveryStats,
+    /// What closing it had to wait for; zeros before. Apart from the steady state's figures.
+    pub drain: DrainStats,
+    /// The most rows that were visible and not in the graph at once, as a percentage of all rows written.
+    pub tail_max_pct: f64,
     /// Whether everything works.
     pub health: Health,
 }
@@ -144,6 +148,17 @@ pub struct RecoveryStats {
     /// Memtables flushed on the way because the log outgrew memory.
     pub flushes: u64,
     /// How long opening took, in milliseconds.
+    pub ms: f64,
+}
+
+/// What was still under way when a table was closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DrainStats {
+    /// Rows that the log had not made durable.
+    pub queue_rows: u64,
+    /// Visible rows that the graph did not hold.
+    pub tail_rows: u64,
+    /// How long it took until everything was durable (without a log: flushed), in milliseconds.
     pub ms: f64,
 }
 

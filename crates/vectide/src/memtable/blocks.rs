@@ -3,9 +3,11 @@
 //! [`Blocks::push`] appends a block inside the publication section; reads clone the blocks they need under a lock that
 //! is held for a moment. A block of a small batch is *young*: a view that pins its whole frame, vectors included, and
 //! costs a kilobyte or two of array headers. [`Blocks::pack_if_due`] (see [`packing`](super::packing)), called outside
-//! the section, copies runs of young blocks together. Invariant: blocks are contiguous from offset 0 on, and what a row
+//! the section, copies runs of young blocks together. An appender's batch of more than a few rows stays where its thread
+//! wrote it (decision 0007). Invariant: blocks are contiguous from offset 0 on, and what a row
 //! holds never changes, only which block holds it.
 
+use super::column_bytes::ColumnBytes;
 use crate::error::{Error, Result};
 use crate::ids::Seq;
 use crate::keys::KeyArray;
@@ -38,6 +40,57 @@ pub(super) struct SeqRun {
     pub(super) seq: Seq,
 }
 
+/// A block's columns, by position in the stored schema; `None` for vector columns.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// As arrays.
+    Arrays(Box<[Option<ArrayRef>]>),
+    /// As an appender left them, made arrays when they are read. Key-less tables only: a look-up by key wants arrays.
+    Bytes(Box<[Option<ColumnBytes>]>),
+}
+
+impl Content {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Arrays(columns) => columns.len(),
+            Self::Bytes(columns) => columns.len(),
+        }
+    }
+}
+
+/// A block's runs of seqs; the first begins at row 0.
+#[derive(Debug)]
+pub(super) enum Seqs {
+    /// One run, from this seq on.
+    One(Seq),
+    /// Several, ascending.
+    Runs(Box<[SeqRun]>),
+}
+
+impl Seqs {
+    pub(super) fn of(runs: Vec<SeqRun>) -> Self {
+        match runs[..] {
+            [SeqRun { row: 0, seq }] => Self::One(seq),
+            _ => Self::Runs(runs.into()),
+        }
+    }
+
+    /// Calls `each` with every run.
+    pub(super) fn for_each(&self, mut each: impl FnMut(SeqRun)) {
+        match self {
+            Self::One(seq) => each(SeqRun { row: 0, seq: *seq }),
+            Self::Runs(runs) => runs.iter().copied().for_each(each),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::One(_) => 0,
+            Self::Runs(runs) => size_of_val(&**runs) as u64,
+        }
+    }
+}
+
 /// Consecutive rows.
 #[derive(Debug)]
 pub(super) struct Block {
@@ -45,11 +98,9 @@ pub(super) struct Block {
     pub(super) first: u32,
     pub(super) rows: u32,
     pub(super) age: Age,
-    /// By position in the stored schema; `None` for vector columns.
-    pub(super) columns: Box<[Option<ArrayRef>]>,
+    pub(super) content: Content,
     pub(super) keys: Option<KeyArray>,
-    /// At least one, ascending, the first at row 0.
-    pub(super) seqs: Box<[SeqRun]>,
+    pub(super) seqs: Seqs,
     pub(super) bytes: BlockBytes,
 }
 
@@ -72,9 +123,30 @@ impl Block {
         for vector in schema.vectors() {
             columns[vector.index] = None;
         }
-        let mut block = Self::new(schema, 0, part.num_rows() as u32, age, columns, Box::new([]))?;
+        let mut block = Self::new(schema, 0, part.num_rows() as u32, age, columns, Seqs::One(Seq(0)))?;
         block.bytes.data = pinned.data;
         Ok(block)
+    }
+
+    /// The columns of one batch of an appender, in a key-less table; `first` and `seqs` are set when it is linked.
+    pub(super) fn of_bytes(rows: u32, age: Age, columns: Box<[Option<ColumnBytes>]>, seqs: Seqs) -> Self {
+        let data = columns.iter().flatten().map(ColumnBytes::bytes).sum();
+        let headers = (2 * size_of::<usize>() + size_of::<Self>() + size_of_val(&*columns)) as u64 + seqs.bytes();
+        let bytes = BlockBytes { data, headers };
+        Self { first: 0, rows, age, content: Content::Bytes(columns), keys: None, seqs, bytes }
+    }
+
+    /// The column at `column` in the stored schema as an array; `None` for a vector column.
+    pub(super) fn column(&self, schema: &TableSchema, column: usize) -> Result<Option<ArrayRef>> {
+        match &self.content {
+            Content::Arrays(columns) => Ok(columns.get(column).cloned().flatten()),
+            Content::Bytes(columns) => match columns.get(column) {
+                Some(Some(bytes)) => {
+                    bytes.array(schema.stored().field(column).data_type(), self.rows as usize).map(Some)
+                }
+                _ => Ok(None),
+            },
+        }
     }
 
     /// A block that owns or shares `columns`, its bytes counted from them.
@@ -84,7 +156,7 @@ impl Block {
         rows: u32,
         age: Age,
         columns: Box<[Option<ArrayRef>]>,
-        seqs: Box<[SeqRun]>,
+        seqs: Seqs,
     ) -> Result<Self> {
         let keys = match schema.key() {
             Some(key) => columns[key.index].as_deref().map(KeyArray::new).transpose()?,
@@ -92,8 +164,9 @@ impl Block {
         };
         let mut bytes = BlockBytes::default();
         bytes.add_buffers(columns.iter().flatten());
-        bytes.add_headers(&columns, seqs.len());
-        Ok(Self { first, rows, age, columns, keys, seqs, bytes })
+        bytes.add_headers(&columns);
+        bytes.headers += seqs.bytes();
+        Ok(Self { first, rows, age, content: Content::Arrays(columns), keys, seqs, bytes })
     }
 
     /// Offsets of its rows.
@@ -103,9 +176,13 @@ impl Block {
 
     /// The seq of its row number `row`.
     pub(super) fn seq(&self, row: u32) -> Seq {
-        let run = self.seqs.partition_point(|run| run.row <= row) - 1;
-        let run = self.seqs[run];
-        run.seq.plus(u64::from(row - run.row))
+        match &self.seqs {
+            Seqs::One(seq) => seq.plus(u64::from(row)),
+            Seqs::Runs(runs) => {
+                let run = runs[runs.partition_point(|run| run.row <= row) - 1];
+                run.seq.plus(u64::from(row - run.row))
+            }
+        }
     }
 }
 
@@ -124,12 +201,12 @@ impl BlockBytes {
         self.data += seen.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
     }
 
-    fn add_headers(&mut self, columns: &[Option<ArrayRef>], seq_runs: usize) {
+    fn add_headers(&mut self, columns: &[Option<ArrayRef>]) {
         const COUNTS: usize = 2 * size_of::<usize>();
         let arrays: usize =
             columns.iter().flatten().map(|a| COUNTS + a.get_array_memory_size() - a.get_buffer_memory_size()).sum();
         let own = COUNTS + size_of::<Block>() + size_of_val(columns);
-        self.headers += (own + arrays + seq_runs * size_of::<SeqRun>()) as u64;
+        self.headers += (own + arrays) as u64;
     }
 }
 
@@ -162,6 +239,20 @@ pub(super) struct Directory {
     pub(super) blocks: Vec<Arc<Block>>,
     /// Blocks before this position are settled.
     pub(super) open: usize,
+    /// The run of young blocks at the end.
+    pub(super) young: Young,
+    /// Blocks that are not settled.
+    pub(super) unsettled: usize,
+}
+
+/// A run of young blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Young {
+    pub(super) blocks: usize,
+    pub(super) rows: u32,
+    pub(super) bytes: u64,
+    /// How many of them hold an appender's bytes.
+    pub(super) of_bytes: usize,
 }
 
 impl Directory {
@@ -187,20 +278,21 @@ impl Blocks {
         }
     }
 
-    /// Appends a block at `first`, where the last one ends.
-    pub(super) fn push(&self, mut block: Block, first: u32, seq: Seq) {
-        block.first = first;
-        block.seqs = Box::new([SeqRun { row: 0, seq }]);
-        block.bytes.headers += size_of::<SeqRun>() as u64;
+    /// Appends a block that nobody else holds yet at `first`, where the last one ends.
+    pub(super) fn push(&self, mut block: Arc<Block>, first: u32, seq: Seq) {
+        let fresh = Arc::get_mut(&mut block).expect("a block is shared once it is linked");
+        fresh.first = first;
+        fresh.seqs = Seqs::One(seq);
         self.count(block.bytes, BlockBytes::default());
-        let block = Arc::new(block);
         let mut directory = self.directory.write();
         let before = directory.blocks.capacity();
+        let due = directory.note(&block);
         directory.blocks.push(block);
         let grown = directory.blocks.capacity() - before;
-        let due = directory.due().is_some();
         drop(directory);
-        self.count_directory(grown);
+        if grown > 0 {
+            self.count_directory(grown);
+        }
         if due {
             // ORDERING: Relaxed: a hint; `pack_if_due` looks again under the lock.
             self.due.store(true, Ordering::Relaxed);
@@ -221,6 +313,17 @@ impl Blocks {
         let headers = (grown * size_of::<Arc<Block>>()) as u64;
         let added = BlockBytes { data: 0, headers };
         self.count(added, BlockBytes::default());
+    }
+
+    /// Whether [`Blocks::pack_if_due`] has something to do.
+    pub(super) fn is_due(&self) -> bool {
+        // ORDERING: Relaxed: a hint, see `push`.
+        self.due.load(Ordering::Relaxed)
+    }
+
+    /// Counts heap bytes that no block counts: what an appender left unused of its chunks.
+    pub(super) fn count_slack(&self, bytes: u64) {
+        self.count(BlockBytes { data: bytes, headers: 0 }, BlockBytes::default());
     }
 
     /// Heap bytes held, by two atomic loads.
@@ -276,19 +379,25 @@ pub(super) struct Located {
 
 impl Located {
     /// The values of the column at `column` in the stored schema, one per offset.
-    pub(super) fn column(&self, column: usize) -> Result<ArrayRef> {
-        let arrays: Vec<&dyn Array> =
-            self.blocks.iter().map(|block| plain_column(block, column).map(|a| a.as_ref())).collect::<Result<_>>()?;
+    pub(super) fn column(&self, schema: &TableSchema, column: usize) -> Result<ArrayRef> {
+        let arrays: Vec<ArrayRef> =
+            self.blocks.iter().map(|block| plain_column(schema, block, column)).collect::<Result<_>>()?;
+        let arrays: Vec<&dyn Array> = arrays.iter().map(|a| a.as_ref()).collect();
         Ok(arrow::compute::interleave(&arrays, &self.rows)?)
     }
 }
 
 /// The values of `range` of the column at `column`, from the blocks that overlap it.
-pub(super) fn column_range(blocks: &[Arc<Block>], column: usize, range: &Range<u32>) -> Result<ArrayRef> {
+pub(super) fn column_range(
+    schema: &TableSchema,
+    blocks: &[Arc<Block>],
+    column: usize,
+    range: &Range<u32>,
+) -> Result<ArrayRef> {
     let mut slices = Vec::with_capacity(blocks.len());
     for block in blocks {
         let (from, to) = (range.start.max(block.first), range.end.min(block.range().end));
-        let array = plain_column(block, column)?;
+        let array = plain_column(schema, block, column)?;
         slices.push(array.slice((from - block.first) as usize, (to - from) as usize));
     }
     match slices.as_slice() {
@@ -300,7 +409,7 @@ pub(super) fn column_range(blocks: &[Arc<Block>], column: usize, range: &Range<u
     }
 }
 
-fn plain_column(block: &Block, column: usize) -> Result<&ArrayRef> {
-    let array = block.columns.get(column).and_then(Option::as_ref);
+fn plain_column(schema: &TableSchema, block: &Block, column: usize) -> Result<ArrayRef> {
+    let array = block.column(schema, column)?;
     array.ok_or_else(|| Error::internal(format!("column {column} is not among the blocks'")))
 }

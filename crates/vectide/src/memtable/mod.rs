@@ -6,14 +6,19 @@
 //! Invariant: offset order is seq order is publication order, and a row below the row count can be read in full.
 
 mod blocks;
+mod column_buffer;
+mod column_bytes;
 mod columns;
 mod keys;
 mod packing;
 mod prepare;
 mod sealed;
 
+pub(crate) use column_buffer::ColumnBuffer;
+pub(crate) use column_bytes::{ColumnBytes, Layout};
 pub(crate) use columns::GraphSink;
-pub(crate) use prepare::Prepared;
+pub(crate) use packing::copied;
+pub(crate) use prepare::{Prepared, batch_of};
 
 use crate::ends::Ends;
 use crate::error::{Error, Result};
@@ -140,7 +145,7 @@ impl Memtable {
             return first;
         }
         let mut offset = first;
-        for part in prepared.parts {
+        prepared.parts.for_each(|part| {
             for (column, vectors) in self.columns.iter().zip(part.vectors) {
                 let at = column.append(vectors);
                 debug_assert_eq!(at, offset, "vectors and rows keep step");
@@ -148,7 +153,7 @@ impl Memtable {
             let rows = part.block.rows;
             self.blocks.push(part.block, offset, first_seq.plus(u64::from(offset - first)));
             offset += rows;
-        }
+        });
         self.cover(first_seq, first_seq.plus(u64::from(rows) - 1), publication);
         // ORDERING: Release pairs with the Acquire in `rows`: whoever sees the count can read the rows.
         self.rows.store(offset, Ordering::Release);
@@ -186,6 +191,16 @@ impl Memtable {
     /// `Internal` if Arrow cannot copy a column; the rows stay as they were.
     pub(crate) fn pack_if_due(&self) -> Result<()> {
         self.blocks.pack_if_due()
+    }
+
+    /// Whether [`Memtable::pack_if_due`] has something to do; one atomic load.
+    pub(crate) fn is_pack_due(&self) -> bool {
+        self.blocks.is_due()
+    }
+
+    /// Counts bytes that are held by the memtable's rows and used by none: what an appender left of its chunks.
+    pub(crate) fn count_slack(&self, bytes: u64) {
+        self.blocks.count_slack(bytes);
     }
 
     /// Claims up to `max_rows` rows that are not in the graphs and inserts them; returns how many. Called by any number
@@ -308,7 +323,7 @@ impl RowSource for Memtable {
         let column = |&at: &usize| {
             let vector =
                 |column: &IndexedColumn, data_type: &DataType| column.gather(offsets.iter().copied(), data_type);
-            self.column(at, vector, || located.column(at))
+            self.column(at, vector, || located.column(&self.schema, at))
         };
         let columns = projection.iter().map(column).collect::<Result<_>>()?;
         projected(stored, projection, columns, offsets.len())
@@ -322,7 +337,7 @@ impl RowSource for Memtable {
         }
         let column = |&at: &usize| {
             let vector = |column: &IndexedColumn, data_type: &DataType| column.gather(range.clone(), data_type);
-            self.column(at, vector, || blocks::column_range(&blocks, at, &range))
+            self.column(at, vector, || blocks::column_range(&self.schema, &blocks, at, &range))
         };
         let columns = projection.iter().map(column).collect::<Result<_>>()?;
         projected(stored, projection, columns, range.len())

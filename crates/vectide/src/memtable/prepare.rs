@@ -5,13 +5,17 @@
 //! it belongs to no memtable, because the active one may be sealed in between. Invariant: what was prepared links
 //! without failing.
 
-use super::blocks::Block;
+use super::blocks::{Age, Block, Seqs};
+use super::column_bytes::ColumnBytes;
+use super::packing::YOUNG_BATCH_ROWS;
 use crate::error::{Error, Result};
+use crate::ids::Seq;
 use crate::schema::{TableSchema, VectorColumn, VectorElement};
 use crate::vectors::{StoredElement, elements};
 use arrow::array::{Array, AsArray, FixedSizeListArray};
-use arrow::record_batch::RecordBatch;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use half::f16;
+use std::sync::Arc;
 use vectide_graph::VectorBlock;
 
 /// Parts of at least this many rows are kept as views of their frame; the vectors of smaller ones are copied, and their
@@ -20,15 +24,33 @@ pub(super) const BORROWED_ROWS: usize = 256;
 
 /// A batch ready to be linked.
 pub(crate) struct Prepared {
-    pub(super) parts: Vec<PreparedPart>,
+    pub(super) parts: Parts,
     rows: u32,
     bytes: u64,
+}
+
+/// A batch's parts, in order.
+pub(super) enum Parts {
+    /// An appender's batch.
+    One(PreparedPart),
+    /// One per frame.
+    Frames(Vec<PreparedPart>),
+}
+
+impl Parts {
+    /// Gives each part to `take`.
+    pub(super) fn for_each(self, take: impl FnMut(PreparedPart)) {
+        match self {
+            Self::One(part) => std::iter::once(part).for_each(take),
+            Self::Frames(parts) => parts.into_iter().for_each(take),
+        }
+    }
 }
 
 /// One part of a batch.
 pub(super) struct PreparedPart {
     /// Its columns; offsets and seqs are filled in when it is linked.
-    pub(super) block: Block,
+    pub(super) block: Arc<Block>,
     /// One per vector column.
     pub(super) vectors: Vec<PreparedVectors>,
 }
@@ -60,7 +82,48 @@ impl Prepared {
             prepared.push(PreparedPart::new(schema, part)?);
         }
         let rows = u32::try_from(rows).map_err(|_| Error::internal(format!("a batch of {rows} rows was not split")))?;
-        Ok(Self { parts: prepared, rows, bytes })
+        Ok(Self { parts: Parts::Frames(prepared), rows, bytes })
+    }
+
+    /// Takes a batch that an appender filled: `columns` in the order of the stored schema, `arrays` the same as arrays if
+    /// they were needed anyway. Costs a pass over the vectors of cosine columns, otherwise O(columns) in a key-less table
+    /// and O(rows) in a keyed one, whose keys are made an array.
+    ///
+    /// # Errors
+    /// `Internal` if the columns are not in the stored schema.
+    pub(crate) fn of_appender(
+        schema: &TableSchema,
+        rows: u32,
+        mut columns: Box<[Option<ColumnBytes>]>,
+        arrays: Option<&RecordBatch>,
+    ) -> Result<Self> {
+        let bytes = columns.iter().flatten().map(ColumnBytes::bytes).sum();
+        let (keyless, borrowed) = (schema.key().is_none(), rows as usize >= BORROWED_ROWS);
+        let made = match arrays {
+            None if !keyless || !schema.vectors().is_empty() => Some(batch_of(schema, &columns, rows as usize)?),
+            _ => None,
+        };
+        let part = arrays.or(made.as_ref());
+        let vectors = part.map_or(Ok(Vec::new()), |part| vectors_of(schema, part, borrowed))?;
+        let vector_bytes: u64 =
+            schema.vectors().iter().filter_map(|vector| columns[vector.index].as_ref()).map(ColumnBytes::bytes).sum();
+        let age = if rows < YOUNG_BATCH_ROWS { Age::Young } else { Age::Settled };
+        let mut block = match part {
+            Some(part) if !keyless => {
+                let mut columns: Box<[_]> = part.columns().iter().cloned().map(Some).collect();
+                schema.vectors().iter().for_each(|vector| columns[vector.index] = None);
+                Block::new(schema, 0, rows, age, columns, Seqs::One(Seq(0)))?
+            }
+            _ => {
+                schema.vectors().iter().for_each(|vector| columns[vector.index] = None);
+                Block::of_bytes(rows, age, columns, Seqs::One(Seq(0)))
+            }
+        };
+        if borrowed {
+            block.bytes.data += vector_bytes;
+        }
+        let part = PreparedPart { block: Arc::new(block), vectors };
+        Ok(Self { parts: Parts::One(part), rows, bytes })
     }
 
     /// Rows in the batch.
@@ -77,18 +140,32 @@ impl Prepared {
 impl PreparedPart {
     fn new(schema: &TableSchema, part: &RecordBatch) -> Result<Self> {
         let borrowed = part.num_rows() >= BORROWED_ROWS;
-        let vectors = schema.vectors().iter().map(|column| {
-            let list = part
-                .column(column.index)
-                .as_fixed_size_list_opt()
-                .ok_or_else(|| Error::internal(format!("column `{}` holds no vectors", column.name)))?;
-            match column.element {
-                VectorElement::F32 => vector_block(column, list, borrowed).map(PreparedVectors::F32),
-                VectorElement::F16 => vector_block(column, list, borrowed).map(PreparedVectors::F16),
-            }
-        });
-        Ok(Self { vectors: vectors.collect::<Result<_>>()?, block: Block::of_part(schema, part, borrowed)? })
+        let vectors = vectors_of(schema, part, borrowed)?;
+        Ok(Self { vectors, block: Arc::new(Block::of_part(schema, part, borrowed)?) })
     }
+}
+
+/// The vector columns of a part in the stored schema.
+fn vectors_of(schema: &TableSchema, part: &RecordBatch, borrowed: bool) -> Result<Vec<PreparedVectors>> {
+    let vectors = schema.vectors().iter().map(|column| {
+        let list = part
+            .column(column.index)
+            .as_fixed_size_list_opt()
+            .ok_or_else(|| Error::internal(format!("column `{}` holds no vectors", column.name)))?;
+        match column.element {
+            VectorElement::F32 => vector_block(column, list, borrowed).map(PreparedVectors::F32),
+            VectorElement::F16 => vector_block(column, list, borrowed).map(PreparedVectors::F16),
+        }
+    });
+    vectors.collect()
+}
+
+/// An appender's columns as a batch of the stored schema that shares their bytes.
+pub(crate) fn batch_of(schema: &TableSchema, columns: &[Option<ColumnBytes>], rows: usize) -> Result<RecordBatch> {
+    let fields = schema.stored().fields();
+    let arrays = columns.iter().flatten().zip(fields).map(|(column, field)| column.array(field.data_type(), rows));
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(Arc::clone(schema.stored()), arrays.collect::<Result<_>>()?, &options)?)
 }
 
 fn vector_block<E: StoredElement>(

@@ -49,6 +49,43 @@ fn rows_that_come_singly_are_packed_into_chunks() {
     assert_eq!(seqs, [Seq(1), Seq(4_096), Seq(4_097), Seq(10_000)]);
 }
 
+/// Rows of `{ id: Int64, text: Utf8 }` as an appender commits them.
+fn appended(schema: &TableSchema, columns: &mut [ColumnBuffer], first: i64, rows: i64) -> Prepared {
+    for id in first..first + rows {
+        columns[0].push(&id.to_le_bytes());
+        match id % 5 {
+            0 => columns[1].push_null(),
+            _ => columns[1].push(format!("text {id}").as_bytes()),
+        }
+    }
+    let split = columns.iter_mut().map(|column| Some(column.split())).collect();
+    Prepared::of_appender(schema, rows as u32, split, None).expect("prepares")
+}
+
+#[test]
+fn appended_batches_are_packed_once_if_they_are_small_and_stay_if_they_are_not() {
+    let schema = crate::schema! { id: Int64, text: Utf8 }.expect("valid");
+    let memtable = Memtable::new(schema.clone(), Arc::default(), FIRST_ROW).expect("valid");
+    let mut columns = [ColumnBuffer::new(Layout::Fixed(8), 1 << 20), ColumnBuffer::new(Layout::Offsets32, 1 << 20)];
+    let sizes = std::iter::repeat_n(1, 1_500).chain([100, 3, 16, 1, 1]);
+    let mut first = 0;
+    for rows in sizes {
+        memtable.link(appended(&schema, &mut columns, first, rows), Seq(first as u64 + 1), PubNo(first as u64 + 1));
+        memtable.pack_if_due().expect("packs");
+        first += rows;
+    }
+    let sizes: Vec<_> = memtable.blocks.directory.read().blocks.iter().map(|block| block.rows).collect();
+    assert_eq!(sizes, [512, 512, 476, 100, 3, 16, 1, 1]);
+    let all = memtable.read(0..first as u32, &[0, 1]).expect("reads");
+    let ids = Int64Array::from_iter_values(0..first);
+    let texts = StringArray::from_iter((0..first).map(|id| (id % 5 != 0).then(|| format!("text {id}"))));
+    assert_eq!((all.column(0).as_ref(), all.column(1).as_ref()), (&ids as &dyn arrow::array::Array, &texts as _));
+    let seqs = memtable.seqs(&[0, 511, 512, 1_499, 1_500, 1_620]).expect("has seqs");
+    assert_eq!(seqs, [1, 512, 513, 1_500, 1_501, 1_621].map(Seq));
+    let data: u64 = memtable.blocks.directory.read().blocks.iter().map(|block| block.bytes.data).sum();
+    assert_eq!(memtable.blocks.memory().data, data, "what was packed is let go");
+}
+
 #[test]
 fn small_batches_between_big_ones_are_packed_as_well() {
     let memtable = memtable();

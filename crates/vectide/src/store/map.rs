@@ -1,12 +1,13 @@
-//! An open file goes in, its bytes come out, mapped into memory.
+//! An open file goes in, its bytes come out, mapped into memory; and memory that is about to be filled gets huge pages.
 //!
-//! `store/fs` calls it for [`File::map`](super::File::map). This is the only file of the crate with `unsafe` in it.
+//! `store/fs` calls it for [`File::map`](super::File::map), the memtable for the chunks of appenders. This is the only file of the crate with `unsafe` in it.
 //! Invariant: what is mapped is never written, cut or extended while it is mapped.
 #![allow(unsafe_code)]
 
 use bytes::Bytes;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 
 /// The first `len` bytes of `file` as memory: pages are read when they are touched, and given back by the kernel under
 /// pressure. `UnexpectedEof` if the file is shorter. The mapping lives as long as the last clone of the bytes.
@@ -30,6 +31,26 @@ pub(super) fn map(file: &File, len: u64) -> io::Result<Bytes> {
     // 4. The mapping owns its pages independently of the descriptor, and `Bytes` owns the mapping until its last clone.
     let mapping = unsafe { options.map(file)? };
     Ok(Bytes::from_owner(mapping))
+}
+
+/// Asks the kernel for huge pages behind memory that is about to be written from end to end: a page fault for each 2 MiB
+/// instead of each 4 KiB (decision 0007). Advice: where the kernel has none, or cannot, nothing changes.
+pub(crate) fn advise_huge(spare: &mut [MaybeUninit<u8>]) {
+    #[cfg(target_os = "linux")]
+    {
+        const PAGE: usize = 4096;
+        let first = spare.as_ptr().addr() & !(PAGE - 1);
+        let len = (spare.as_ptr().addr() + spare.len()).next_multiple_of(PAGE) - first;
+        let start = spare.as_mut_ptr().map_addr(|_| first);
+        // SAFETY:
+        // 1. MADV_HUGEPAGE changes how a range is backed, never what it holds: it is sound for any range of mapped pages,
+        //    also for the bytes of other owners on the first and the last page.
+        // 2. The range is that of pages which hold bytes of `spare`, so all of it is mapped.
+        // 3. The pointer is not read or written through, and the call keeps nothing.
+        let _ = unsafe { libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = spare;
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 mod cache;
 pub mod fs;
 pub mod local;
-mod map;
+pub(crate) mod map;
 pub mod object;
 pub mod paths;
 pub mod retry;

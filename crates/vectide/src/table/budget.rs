@@ -98,6 +98,21 @@ impl Budget {
         }
     }
 
+    /// Lets a batch of `bytes` in if nothing has to be slowed for it: a few atomic loads a memtable, no wait.
+    pub(crate) fn try_admit(self: &Arc<Self>, bytes: u64) -> Option<Admitted> {
+        if self.used().saturating_add(bytes) > self.soft_limit() {
+            return None;
+        }
+        // ORDERING: Relaxed: see `Admitted::drop`.
+        self.in_flight.fetch_add(bytes, Ordering::Relaxed);
+        Some(Admitted { budget: Arc::clone(self), bytes })
+    }
+
+    /// From here on writers are delayed.
+    fn soft_limit(&self) -> u64 {
+        self.limit / 4 * 3
+    }
+
     /// Lets a batch of `bytes` in, delaying it as the budget fills. `urgent` batches (deletes) are never held up: they
     /// are what frees a full database.
     ///
@@ -105,7 +120,7 @@ impl Budget {
     /// `Unavailable` if the budget stayed full for the stall timeout; nothing was written.
     pub(crate) async fn admit(self: &Arc<Self>, bytes: u64, urgent: bool) -> Result<(Admitted, Stall)> {
         let started = self.clock.now();
-        let soft = self.limit / 4 * 3;
+        let soft = self.soft_limit();
         // A batch larger than the whole budget is let in alone rather than never.
         let has_room = || self.used().saturating_add(bytes) <= self.limit || self.used() < soft / 2;
         while !(urgent || has_room()) {

@@ -8,7 +8,7 @@ use super::shard::{Sealed, Shard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint;
 use crate::flush::build::build_segment;
-use crate::ids::{LogPosition, Seq};
+use crate::ids::{LogPosition, PubNo, Seq};
 use crate::manifest::{SegmentMeta, ShardManifest};
 use crate::rows::RowSource;
 use crate::search::snapshot::Tier;
@@ -93,13 +93,18 @@ impl Shard {
     pub(crate) async fn flush(&self, sealed: &Arc<Sealed>) -> Result<()> {
         let started = self.ground.clock.now();
         let last = sealed.end.1;
-        self.watermark.wait(|progress| progress.durable.plus(1) >= last).await?;
+        if self.has_log() {
+            self.watermark.wait(|progress| progress.durable.plus(1) >= last).await?;
+        }
         self.wait_indexed(sealed).await;
         let meta = self.build(sealed).await?;
         let segment = self.open_segment(&meta).await?;
         let position = self.position_behind(sealed);
         self.commit_flush(sealed, &meta, position).await?;
         failpoint::hit("flush.commit.after").map_err(|e| Error::io("flushing", e))?;
+        if !self.has_log() {
+            self.watermark.flushed(PubNo(last.0 - 1), Seq(sealed.end.0.0 - 1));
+        }
         sealed.source.replace_tier(Tier::Segment(Arc::new(segment)));
         self.forget(&sealed.memtable);
         self.note_flush(&meta, self.ground.clock.now().saturating_sub(started));
@@ -132,7 +137,7 @@ impl Shard {
         meta.first_seq = sealed.first.0;
         meta.last_seq = Seq(sealed.end.0.0 - 1);
         meta.first_publication = sealed.first.1;
-        meta.last_publication = crate::ids::PubNo(sealed.end.1.0 - 1);
+        meta.last_publication = PubNo(sealed.end.1.0 - 1);
         *sealed.built.lock() = Some(meta.clone());
         Ok(meta)
     }

@@ -1,9 +1,10 @@
 //! Tables: the handles that callers write and read through, and the machinery behind them.
 //!
-//! A write goes `writer` (check, encode, look up) → `section` (publish) → `watermark` (acknowledge); `open` recovers a
+//! A write goes (`appender` or) `writer` (check, encode, look up) → `section` (publish) → `watermark` (acknowledge); `open` recovers a
 //! shard, `maintain` flushes it, `indexer` fills its graphs, `budget` bounds its memory, `reader` follows it from another
 //! process. Invariant: every promise about visibility and durability is kept by `section` and `watermark` alone.
 
+pub mod appender;
 pub(crate) mod budget;
 pub(crate) mod indexer;
 mod maintain;
@@ -15,19 +16,22 @@ mod verify;
 mod watermark;
 mod writer;
 
+pub use appender::{Appender, CommitEvery, Value};
 pub use reader::ReadTable;
 pub use writer::WriteAck;
 
 use crate::database::Inner as Database;
 use crate::error::{Error, Result};
-use crate::ids::Token;
+use crate::ids::{Seq, Token};
 use crate::keys::Keys;
 use crate::rows::RowSource;
 use crate::schema::TableSchema;
 use crate::search::request::{Pin_, Queries};
 use crate::search::snapshot::Tier;
 use crate::search::{Reader, Scan, Search, SearchBatch};
-use crate::stats::{MemtableStats, SealedStats, SegmentStats, StallStats, TableStats, VerifyReport, WriteStats};
+use crate::stats::{
+    DrainStats, MemtableStats, SealedStats, SegmentStats, StallStats, TableStats, VerifyReport, WriteStats,
+};
 use arrow::array::RecordBatch;
 use section::Condition;
 use shard::Shard;
@@ -104,7 +108,14 @@ impl Table {
         self.shard.delete(&keys.into()).await
     }
 
-    /// Waits until the write that `token` names would survive a power cut. Returns at once in a `durable` database.
+    /// An appender: columnar buffers of the caller's own, published as one batch. One per thread; see [`Appender`].
+    #[must_use]
+    pub fn appender(&self) -> Appender {
+        Appender::new(self.clone())
+    }
+
+    /// Waits until the write that `token` names would survive a power cut. Returns at once in a `durable` database; in one
+    /// without a log it flushes.
     ///
     /// # Errors
     /// `Lost` for a token of an earlier writer whose write was not in the log when that was recovered; the log's error
@@ -318,12 +329,22 @@ impl Shard {
         if !first {
             return Ok(());
         }
+        let (started, queue_rows) = (self.ground.clock.now(), self.log.get().map_or(0, |log| log.stats().queue_rows));
+        let tail_rows = self.watermark.tail().0;
+        // Without a log, only segments last.
+        let flushed = if self.has_log() { Ok(()) } else { self.flush_all().await };
         let ended = match self.log.get() {
             Some(log) => log.close().await,
             None => Err(Error::closed("the table was never opened")),
         };
+        let ms = self.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
+        *self.drain.lock() = DrainStats { queue_rows, tail_rows, ms };
         self.closing.send_replace(true);
-        let end = ended?;
+        let mut end = ended?;
+        flushed?;
+        if !self.has_log() {
+            end.last_seq = Seq(self.section.lock().next_seq.0 - 1);
+        }
         self.manifest
             .commit(self.epoch, |now| {
                 let mut next = now.clone();
@@ -400,6 +421,11 @@ fn stats_of(shard: &Shard) -> TableStats {
             deletes: get(&counters.deletes),
         },
         recovery: *shard.recovery.lock(),
+        drain: *shard.drain.lock(),
+        tail_max_pct: match get(&counters.rows) {
+            0 => 0.0,
+            written => tail_rows_max as f64 / written as f64 * 100.0,
+        },
         health: shard.health(),
     }
 }

@@ -7,7 +7,6 @@
 
 use super::section::{Change, Condition, OlderRows};
 use super::shard::{Ground, Shard};
-use super::watermark::Pending;
 use crate::ends::Ends;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, PubNo, RowId};
@@ -224,8 +223,10 @@ pub(crate) fn apply(shard: &Arc<Shard>, batch: ReplayBatch) -> Result<()> {
     let published = section.publish(change, keys.as_ref(), older, || shard.view(), Condition::None, |_, _| {})?;
     section.replayed_to = Some(batch.position_after);
     section.born.get_or_insert_with(|| shard.ground.clock.now());
-    shard.watermark.push(Pending { cut: published.cut, ack: None });
-    shard.watermark.set_durable(published.cut.at);
+    shard.watermark.push(published.cut);
+    if shard.has_log() {
+        shard.watermark.set_durable(published.cut.at);
+    }
     let memtable = Arc::clone(&section.active);
     drop(section);
     memtable.pack_if_due()?;

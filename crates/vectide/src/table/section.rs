@@ -21,8 +21,8 @@ pub(crate) type HashedKeys = (KeyArray, Vec<u64>);
 /// The newest row of each key of a batch in the tiers below the active memtable.
 #[derive(Debug, Default)]
 pub(crate) struct OlderRows {
-    /// The view that was searched: all its sources but the last.
-    view: Arc<View>,
+    /// The view that was searched: all its sources but the last. `None` if there was no key to look up.
+    view: Option<Arc<View>>,
     /// Per key: the source and the offset.
     found: Vec<Option<(usize, u32)>>,
 }
@@ -31,7 +31,7 @@ impl OlderRows {
     /// Looks every key up, newest source first. Reads segments: outside the section.
     pub(crate) fn look_up(view: &Arc<View>, keys: Option<&HashedKeys>) -> Result<Self> {
         let Some((keys, hashes)) = keys else {
-            return Ok(Self { view: Arc::clone(view), found: Vec::new() });
+            return Ok(Self::default());
         };
         let older = view.sources.len().saturating_sub(1);
         let tiers: Vec<Arc<dyn RowSource>> = view.sources[..older].iter().map(|s| s.rows()).collect();
@@ -45,16 +45,16 @@ impl OlderRows {
                 }
             }
         }
-        Ok(Self { view: Arc::clone(view), found })
+        Ok(Self { view: Some(Arc::clone(view)), found })
     }
 
     fn is_for(&self, active: &Arc<Source>) -> bool {
-        self.view.sources.last().is_some_and(|last| Arc::ptr_eq(last, active))
+        self.view.as_ref().and_then(|view| view.sources.last()).is_some_and(|last| Arc::ptr_eq(last, active))
     }
 
     fn get(&self, row: usize) -> Option<(&Source, u32)> {
         let (source, offset) = (*self.found.get(row)?)?;
-        Some((&self.view.sources[source], offset))
+        Some((&self.view.as_ref()?.sources[source], offset))
     }
 }
 
@@ -70,6 +70,7 @@ pub(crate) enum Condition {
 }
 
 /// What a batch does.
+#[derive(Debug)]
 pub(crate) enum Change {
     /// Writes rows.
     Put(Prepared),
@@ -140,7 +141,7 @@ impl Section {
         if let Some(error) = &self.closed {
             return Err(error.clone());
         }
-        if !older.is_for(&self.source) {
+        if keys.is_some() && !older.is_for(&self.source) {
             // The memtable was sealed since the look-up: what was active is an older tier now.
             older = OlderRows::look_up(&current_view(), keys)?;
         }
@@ -167,9 +168,6 @@ impl Section {
         };
         enqueue(first_seq, publication);
         self.next_seq = first_seq.plus(count);
-        if count > 0 {
-            self.active.cover(first_seq, Seq(self.next_seq.0 - 1), publication);
-        }
         self.next_publication = publication.plus(1);
         self.next_row = self.next_row.plus(rows);
         self.live = (self.live + rows).checked_sub(ended).expect("no more rows end than live");

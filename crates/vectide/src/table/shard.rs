@@ -13,11 +13,11 @@ use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, RowId, Seq};
 use crate::manifest::{EpochEnd, SegmentMeta, ShardManifest, Versioned};
 use crate::memtable::Memtable;
-use crate::options::Options;
+use crate::options::{Durability, Options};
 use crate::rows::RowSource;
 use crate::schema::TableSchema;
 use crate::search::snapshot::{Pinned, Source, Tier, View};
-use crate::stats::{FlushStats, Health, HealthStatus, RecoveryStats};
+use crate::stats::{DrainStats, FlushStats, Health, HealthStatus, RecoveryStats};
 use crate::store::Store;
 use crate::store::paths::ShardPaths;
 use crate::wal::Log;
@@ -125,6 +125,9 @@ pub(crate) struct Shard {
     pub(crate) counters: Counters,
     pub(crate) searches: Arc<crate::search::Counters>,
     pub(crate) recovery: Mutex<RecoveryStats>,
+    pub(crate) drain: Mutex<DrainStats>,
+    /// The runtime that the shard was opened on: whose timers a blocking writer borrows.
+    pub(crate) runtime: tokio::runtime::Handle,
     /// What is failing and being retried, and since when.
     trouble: Mutex<Option<(String, Duration)>>,
 }
@@ -141,10 +144,13 @@ impl Shard {
         let live = sources.iter().map(|s| s.ends.count_live(0..s.rows().rows(), PubNo(u64::MAX))).sum();
         let cut =
             crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
-        let durable_first = ground.options.durability == crate::options::Durability::Durable;
         // Without vectors there is no graph to wait for.
         let tail_rows = if ground.schema.vectors().is_empty() { u32::MAX } else { ground.options.tail_rows };
-        let watermark = Watermark::new(cut, durable_first, tail_rows);
+        let watermark = match ground.options.durability {
+            Durability::Durable => Watermark::new(cut, true, tail_rows),
+            Durability::Buffered => Watermark::new(cut, false, tail_rows),
+            Durability::None => Watermark::without_log(cut, tail_rows),
+        };
         let ends = Arc::new(Ends::default());
         let active = Arc::new(Memtable::new(ground.schema.clone(), Arc::clone(&ends), now.next_row)?);
         let source = Source::new(now.next_row, Arc::clone(&ends), Tier::Memtable(Arc::clone(&active)));
@@ -183,6 +189,8 @@ impl Shard {
             counters: Counters::default(),
             searches: Arc::default(),
             recovery: Mutex::new(RecoveryStats::default()),
+            drain: Mutex::new(DrainStats::default()),
+            runtime: tokio::runtime::Handle::current(),
             trouble: Mutex::new(None),
         })
     }
@@ -202,6 +210,11 @@ impl Shard {
     /// The memtables in memory, oldest first.
     pub(crate) fn in_memory(&self) -> Vec<InMemory> {
         self.in_memory.read().clone()
+    }
+
+    /// Whether batches are logged. Without a log, rows are durable once they are flushed.
+    pub(crate) fn has_log(&self) -> bool {
+        self.ground.options.durability != Durability::None
     }
 
     /// The log; `Closed` before it was started.
@@ -244,17 +257,17 @@ impl Shard {
     /// Whether a batch of `rows` and `bytes` belongs into a new memtable.
     pub(crate) fn is_full(&self, section: &Section, rows: u64, bytes: u64) -> bool {
         let options = &self.ground.options;
-        let held = section.active.memory().total() + marks_bytes(section.marks.len());
-        let objects = self.log.get().map_or(0, |log| log.stats().objects);
+        let rows = u64::from(section.active.rows()) + rows;
+        let is_over = || {
+            rows > u64::from(options.memtable_rows)
+                || section.active.memory().total() + marks_bytes(section.marks.len()) + bytes > options.memtable_bytes
+                || (self.has_log()
+                    && self.log.get().is_some_and(|log| log.stats().objects >= options.memtable_log_objects))
+        };
         // While flushing lags, the active memtable grows on instead (the memory budget bounds it): a row of small
         // sealed memtables would be looked through by every write and search.
-        let lags =
-            self.sealed.lock().len() >= MAX_SEALED && u64::from(section.active.rows()) + rows < u64::from(u32::MAX / 2);
-        !section.is_empty()
-            && !lags
-            && (u64::from(section.active.rows()) + rows > u64::from(options.memtable_rows)
-                || held + bytes > options.memtable_bytes
-                || objects >= options.memtable_log_objects)
+        let lags = || self.sealed.lock().len() >= MAX_SEALED && rows < u64::from(u32::MAX / 2);
+        !section.is_empty() && is_over() && !lags()
     }
 
     /// Forgets a memtable whose rows now stand in a segment.

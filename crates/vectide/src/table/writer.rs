@@ -7,7 +7,6 @@
 use super::budget::Admitted;
 use super::section::{Change, Condition, HashedKeys, OlderRows, Published};
 use super::shard::{Counters, Shard};
-use super::watermark::Pending;
 use crate::batch::{self, CheckedBatch, Duplicates};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{PubNo, Seq, ShardId, Token};
@@ -18,7 +17,6 @@ use crate::wal::{Admission, LogPermit};
 use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// What a write's acknowledgement says. On return the batch is visible to every later read, and durable unless the
 /// database is `buffered`.
@@ -35,13 +33,15 @@ pub struct WriteAck {
 }
 
 /// A batch on its way, ready for the section.
-struct Ready {
-    change: Change,
-    keys: Option<HashedKeys>,
-    encoded: Arc<EncodedBatch>,
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) change: Change,
+    pub(super) keys: Option<HashedKeys>,
+    /// `None` in a table without a log.
+    pub(super) encoded: Option<Arc<EncodedBatch>>,
     /// Bytes it will hold in memory.
-    bytes: u64,
-    rows: u64,
+    pub(super) bytes: u64,
+    pub(super) rows: u64,
 }
 
 impl Shard {
@@ -54,12 +54,17 @@ impl Shard {
         }
         let ready = self.prepare_rows(checked)?;
         let published = self.publish(ready, condition, Admission::Write).await?;
-        Ok(WriteAck {
+        Ok(self.acknowledge(&published))
+    }
+
+    /// What the writer of rows is told.
+    pub(super) fn acknowledge(&self, published: &Published) -> WriteAck {
+        WriteAck {
             token: self.token(published.seqs.1),
             inserted: published.rows - published.ended.min(published.rows),
             updated: published.ended,
             deleted: 0,
-        })
+        }
     }
 
     /// Deletes keys; those that have no live row are passed over.
@@ -77,14 +82,14 @@ impl Shard {
         let keys = KeyArray::new(rows.column(0))?;
         let hashes = keys.hashes();
         let count = rows.num_rows() as u64;
-        let ready =
-            Ready { change: Change::Delete(count), keys: Some((keys, hashes)), encoded, bytes: 16 * count, rows: 0 };
+        let (change, encoded) = (Change::Delete(count), self.has_log().then_some(encoded));
+        let ready = Ready { change, keys: Some((keys, hashes)), encoded, bytes: 16 * count, rows: 0 };
         let published = self.publish(ready, Condition::None, Admission::Delete).await?;
         Counters::add(&self.counters.deletes, count);
         Ok(WriteAck { token: self.token(published.seqs.1), inserted: 0, updated: 0, deleted: published.ended })
     }
 
-    fn prepare_rows(&self, checked: CheckedBatch) -> Result<Ready> {
+    pub(super) fn prepare_rows(&self, checked: CheckedBatch) -> Result<Ready> {
         let rows = checked.rows.num_rows() as u64;
         if rows > u64::from(u32::MAX / 4) {
             return Err(Error::invalid(format!("the batch has {rows} rows; write at most {} at once", u32::MAX / 4)));
@@ -94,6 +99,7 @@ impl Shard {
         let parts = encoded.decode_parts()?;
         let prepared = Prepared::new(&self.ground.schema, parts)?;
         let bytes = prepared.bytes();
+        let encoded = self.has_log().then_some(encoded);
         Ok(Ready { change: Change::Put(prepared), keys: checked.keys, encoded, bytes, rows })
     }
 
@@ -110,36 +116,45 @@ impl Shard {
     }
 
     async fn publish(self: &Arc<Self>, ready: Ready, condition: Condition, admission: Admission) -> Result<Published> {
-        let stopped = self.section.lock().closed.clone().or_else(|| self.watermark.failed());
-        if let Some(error) = stopped {
-            return Err(error);
-        }
+        self.check_open()?;
         let admitted = self.admit(ready.bytes, admission == Admission::Delete).await?;
-        let (log_rows, log_bytes) = (ready.encoded.rows(), ready.encoded.bytes());
-        let permit = match self.log()?.try_admit(log_rows, log_bytes, admission)? {
-            Some(permit) => permit,
-            None => self.log()?.admit(log_rows, log_bytes, admission).await?,
-        };
-        let older = OlderRows::look_up(&self.view(), ready.keys.as_ref())?;
-        let (ack, visible) = oneshot::channel();
-        let published = self.in_section(ready, older, condition, permit, ack);
+        let permit = self.log_room(&ready, admission).await?;
+        let older = self.older_rows(&ready)?;
+        let published = self.in_section(ready, older, condition, permit);
         drop(admitted);
         let published = match published {
             Err(error) if error.kind() == ErrorKind::Conflict => return Err(self.once_durable(error).await),
             other => other?,
         };
-        Counters::add(&self.counters.batches, 1);
-        Counters::add(&self.counters.rows, published.rows);
-        self.ground.indexer.wake();
-        match visible.await {
-            Ok(result) => result.map(|()| published),
-            Err(_) => {
-                Err(Error::closed("the table was closed before the write was acknowledged; its outcome is unknown"))
-            }
+        self.watermark.visible(published.cut.at).await?;
+        Ok(published)
+    }
+
+    /// Why nothing can be written, if so.
+    pub(super) fn check_open(&self) -> Result<()> {
+        let stopped = self.section.lock().closed.clone().or_else(|| self.watermark.failed());
+        stopped.map_or(Ok(()), Err)
+    }
+
+    /// Room in the log for the batch, if it is logged.
+    pub(super) async fn log_room(&self, ready: &Ready, admission: Admission) -> Result<Option<LogPermit>> {
+        let Some(encoded) = &ready.encoded else { return Ok(None) };
+        let (rows, bytes) = (encoded.rows(), encoded.bytes());
+        match self.log()?.try_admit(rows, bytes, admission)? {
+            Some(permit) => Ok(Some(permit)),
+            None => self.log()?.admit(rows, bytes, admission).await.map(Some),
         }
     }
 
-    async fn admit(&self, bytes: u64, urgent: bool) -> Result<Admitted> {
+    /// The rows of the batch's keys in older tiers.
+    pub(super) fn older_rows(&self, ready: &Ready) -> Result<OlderRows> {
+        match &ready.keys {
+            Some(keys) => OlderRows::look_up(&self.view(), Some(keys)),
+            None => Ok(OlderRows::default()),
+        }
+    }
+
+    pub(super) async fn admit(&self, bytes: u64, urgent: bool) -> Result<Admitted> {
         match self.ground.budget.admit(bytes, urgent).await {
             Ok((admitted, stall)) => {
                 if stall.waited >= std::time::Duration::from_micros(100) {
@@ -161,33 +176,49 @@ impl Shard {
         }
     }
 
-    fn in_section(
+    /// Publishes a batch that has room in memory and, where there is one, in the log. Never waits but for the section.
+    pub(super) fn in_section(
         self: &Arc<Self>,
         ready: Ready,
         older: OlderRows,
         condition: Condition,
-        permit: LogPermit,
-        ack: oneshot::Sender<Result<()>>,
+        permit: Option<LogPermit>,
     ) -> Result<Published> {
-        let log = self.log()?;
+        let log = self.log.get();
         let Ready { change, keys, encoded, bytes, rows } = ready;
-        let (published, memtable) = {
+        let enqueue = |seq: Seq, publication: PubNo| {
+            if let (Some(log), Some(permit), Some(encoded)) = (log, permit, encoded) {
+                log.enqueue(permit, encoded, seq, publication);
+            }
+        };
+        let (published, to_pack) = {
             let mut section = self.section.lock();
             if self.is_full(&section, rows, bytes) {
                 self.seal(&mut section)?;
             }
-            section.born.get_or_insert_with(|| self.ground.clock.now());
-            let enqueue = |seq: Seq, publication: PubNo| log.enqueue(permit, encoded, seq, publication);
+            if section.born.is_none() {
+                section.born = Some(self.ground.clock.now());
+            }
             let published = section.publish(change, keys.as_ref(), older, || self.view(), condition, enqueue)?;
-            self.watermark.push(Pending { cut: published.cut, ack: Some(ack) });
-            (published, Arc::clone(&section.active))
+            self.watermark.push(published.cut);
+            Counters::add(&self.counters.batches, 1);
+            Counters::add(&self.counters.rows, published.rows);
+            (published, section.active.is_pack_due().then(|| Arc::clone(&section.active)))
         };
-        memtable.pack_if_due()?;
+        if let Some(memtable) = to_pack {
+            memtable.pack_if_due()?;
+        }
+        if !self.ground.schema.vectors().is_empty() {
+            self.ground.indexer.wake();
+        }
         Ok(published)
     }
 
     /// A conflict is only reported once the row it met cannot be lost any more.
     async fn once_durable(&self, conflict: Error) -> Error {
+        if !self.has_log() {
+            return conflict;
+        }
         let last = PubNo(self.section.lock().next_publication.0 - 1);
         match self.watermark.wait(|progress| progress.durable >= last).await {
             Ok(()) => conflict,
@@ -201,6 +232,9 @@ impl Shard {
             let given_out = self.section.lock().next_seq;
             if token.seq >= given_out {
                 return Err(Error::invalid(format!("token {token} names a write that this writer has not made yet")));
+            }
+            if !self.has_log() && !self.watermark.is_durable(token.seq) {
+                return self.flush_all().await;
             }
             return self.watermark.wait(|progress| progress.durable_seq >= token.seq).await;
         }
@@ -240,7 +274,7 @@ impl Shard {
     }
 
     /// The acknowledgement of an empty batch: the token of everything published so far.
-    fn nothing(&self) -> WriteAck {
+    pub(super) fn nothing(&self) -> WriteAck {
         let seq = Seq(self.section.lock().next_seq.0 - 1);
         WriteAck { token: self.token(seq), inserted: 0, updated: 0, deleted: 0 }
     }

@@ -1,5 +1,6 @@
 //! The engine through its public API: one binary, a module per promise.
 
+mod appender;
 mod bad_input;
 mod newest_wins;
 mod operations;

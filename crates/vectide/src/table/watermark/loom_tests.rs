@@ -6,7 +6,7 @@
 //! The publication section is a modelled lock around what it does: store a row, set an end mark, push the batch. The
 //! canaries leave one step out or do it too late, and expect to be caught.
 
-use super::state::State;
+use super::state::{Outcome, State};
 use crate::ends::Ends;
 use crate::ids::{PubNo, RowId, Seq};
 use crate::search::snapshot::Cut;
@@ -58,7 +58,7 @@ impl Shard {
             mark();
         }
         let cut = Cut { at: PubNo(n), rows: RowId(n + 1), seq: Seq(n), live: 1 };
-        let _ = self.watermark.lock().push(cut, ());
+        self.watermark.lock().push(cut);
         if is_late {
             mark();
         }
@@ -122,6 +122,27 @@ fn loom_nothing_is_visible_before_the_log_has_it_and_everything_is_after() {
         }
         writer.join().expect("no panic");
         assert_eq!(shard.read(), PubNo(1));
+    });
+}
+
+/// A writer asks for its batch behind the section, when the log may have said already that it is durable.
+#[test]
+fn loom_a_writer_that_asks_late_is_answered_once() {
+    model(|| {
+        let shard = Shard::new(true);
+        let log = {
+            let shard = Arc::clone(&shard);
+            thread::spawn(move || shard.watermark.lock().set_durable(PubNo(1)).len())
+        };
+        let at = shard.publish(false);
+        let outcome = shard.watermark.lock().listen(at, ());
+        let told = log.join().expect("no panic");
+        let expected = match outcome {
+            Outcome::Pending => 1,
+            _ => 0,
+        };
+        assert_eq!((outcome == Outcome::Failed, told), (false, expected), "told as often as asked");
+        assert_eq!(shard.read(), at);
     });
 }
 

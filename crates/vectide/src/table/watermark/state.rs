@@ -16,14 +16,27 @@ pub(super) struct State<A, F> {
     durable_seq: Seq,
     /// Rows below this are in every graph.
     indexed: RowId,
-    pending: VecDeque<(Cut, A)>,
+    pending: VecDeque<(Cut, Option<A>)>,
     /// What was enqueued to the log and is not durable yet.
     in_log: VecDeque<(PubNo, Seq)>,
     failed: Option<F>,
     tail_max: u64,
     /// Whether visibility waits for durability.
     durable_first: bool,
+    /// Whether there is a log that says how far things are durable; without one, flushes do.
+    is_logged: bool,
     tail_rows: u64,
+}
+
+/// What became of a batch that somebody asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Every read sees it.
+    Visible,
+    /// It never will be visible: the log failed.
+    Failed,
+    /// Whoever asked will be told.
+    Pending,
 }
 
 impl<A, F> State<A, F> {
@@ -39,24 +52,59 @@ impl<A, F> State<A, F> {
             failed: None,
             tail_max: 0,
             durable_first,
+            is_logged: true,
             tail_rows,
         }
     }
 
-    /// Takes a batch in; returns the acknowledgements that are due. Gives the batch's own back if the log has failed.
-    pub(super) fn push(&mut self, cut: Cut, ack: A) -> Result<Vec<A>, A> {
+    /// The same without a log: [`State::flushed`] says what is durable.
+    pub(super) fn without_log(self) -> Self {
+        Self { durable_first: false, is_logged: false, ..self }
+    }
+
+    /// Takes a batch in; returns the acknowledgements that are due. After a failure of the log it is forgotten. Costs a
+    /// few words' stores where nothing waits.
+    pub(super) fn push(&mut self, cut: Cut) -> Vec<A> {
         debug_assert!(self.pending.back().is_none_or(|(last, _)| last.at < cut.at), "publication order");
         if self.failed.is_some() {
-            return Err(ack);
+            return Vec::new();
         }
-        if cut.at <= self.durable {
+        if !self.is_logged {
+            // Nothing to note: a flush says how far things are durable.
+        } else if cut.at <= self.durable {
             // The log was faster than this call.
             self.durable_seq = cut.seq;
         } else {
             self.in_log.push_back((cut.at, cut.seq));
         }
-        self.pending.push_back((cut, ack));
-        Ok(self.advance())
+        if self.pending.is_empty() && self.is_due(&cut) {
+            self.show(cut);
+            return Vec::new();
+        }
+        self.pending.push_back((cut, None));
+        self.advance()
+    }
+
+    /// Asks for a batch that was pushed: `ack` is given out once it is visible, or with the others when the log fails, if
+    /// the answer is [`Outcome::Pending`].
+    pub(super) fn listen(&mut self, at: PubNo, ack: A) -> Outcome {
+        if at <= self.cut.at {
+            return Outcome::Visible;
+        }
+        let place = self.pending.partition_point(|(cut, _)| cut.at < at);
+        match self.pending.get_mut(place) {
+            Some((cut, listener)) if cut.at == at => {
+                *listener = Some(ack);
+                Outcome::Pending
+            }
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// Without a log: everything up to `upto` and `seq` stands in segments.
+    pub(super) fn flushed(&mut self, upto: PubNo, seq: Seq) {
+        debug_assert!(!self.is_logged, "the log says what is durable");
+        (self.durable, self.durable_seq) = (self.durable.max(upto), self.durable_seq.max(seq));
     }
 
     /// The log is durable up to `upto`.
@@ -84,24 +132,35 @@ impl<A, F> State<A, F> {
     pub(super) fn fail(&mut self, why: F) -> Vec<A> {
         self.failed.get_or_insert(why);
         self.in_log.clear();
-        self.pending.drain(..).map(|(_, ack)| ack).collect()
+        self.pending.drain(..).filter_map(|(_, ack)| ack).collect()
     }
 
     fn advance(&mut self) -> Vec<A> {
         let mut due = Vec::new();
-        while let Some((next, _)) = self.pending.front() {
-            let undurable = self.durable_first && next.at > self.durable;
-            // A batch without rows (deletes) adds no tail, however long the tail is.
-            let tail = if next.rows == self.cut.rows { 0 } else { next.rows.0.saturating_sub(self.indexed.0) };
-            if undurable || tail > self.tail_rows {
-                break;
-            }
-            self.tail_max = self.tail_max.max(tail);
+        while let Some((next, _)) = self.pending.front()
+            && self.is_due(next)
+        {
             let (cut, ack) = self.pending.pop_front().expect("looked at above");
-            self.cut = cut;
-            due.push(ack);
+            self.show(cut);
+            due.extend(ack);
         }
         due
+    }
+
+    /// Whether the batch that follows the cut may be seen.
+    fn is_due(&self, next: &Cut) -> bool {
+        let undurable = self.durable_first && next.at > self.durable;
+        !undurable && self.tail_with(next) <= self.tail_rows
+    }
+
+    /// The tail's length if the batch were visible. One without rows (deletes) adds none, however long the tail is.
+    fn tail_with(&self, next: &Cut) -> u64 {
+        if next.rows == self.cut.rows { 0 } else { next.rows.0.saturating_sub(self.indexed.0) }
+    }
+
+    fn show(&mut self, next: Cut) {
+        self.tail_max = self.tail_max.max(self.tail_with(&next));
+        self.cut = next;
     }
 
     /// Where a snapshot taken now cuts.
