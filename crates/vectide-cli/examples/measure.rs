@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
+use vectide::schema::{Codes, VectorOptions};
 use vectide::{Metric, Options, Table, TableSchema, Vectide};
 
 /// Counts what is allocated.
@@ -200,18 +201,18 @@ async fn syncs() -> Outcome<()> {
 
 /// Bytes per row beside the rows' own, by the table's account and by the allocator's.
 async fn memory() -> Outcome<()> {
-    for (dim, rows, at_once) in
-        [(100, 10_000, 1), (100, 10_000, 1_000), (100, 50_000, 1_000), (384, 50_000, 100), (1024, 20_000, 1_000)]
+    let shapes =
+        [(100, 10_000, 1), (100, 10_000, 1_000), (100, 50_000, 1_000), (384, 50_000, 100), (1024, 20_000, 1_000)];
+    for ((dim, rows, at_once), codes) in
+        shapes.into_iter().flat_map(|shape| [(shape, Some(Codes::None)), (shape, None)])
     {
         let data = generated(rows, dim, 24);
         let dir = tempfile::tempdir_in(".")?;
-        let (db, table) = open(
-            dir.path(),
-            Options { memory_bytes: 4 << 30, memtable_bytes: 2 << 30, ..Options::default() },
-            dim,
-            Metric::L2,
-        )
-        .await?;
+        let options = Options { memory_bytes: 4 << 30, memtable_bytes: 2 << 30, ..Options::default() };
+        let db = Vectide::open(dir.path().to_str().ok_or("a path in UTF-8")?, options).await?;
+        let vector = VectorOptions { codes, ..VectorOptions::new(Metric::L2) };
+        let schema = TableSchema::builder(schema(dim, Metric::L2)?.arrow().as_ref().clone()).key("id");
+        let table = db.create_table("t", schema.vector_with("vec", vector).build()).await?;
         let before = ALLOCATED.load(Ordering::Relaxed);
         for (n, chunk) in data.chunks(dim * at_once).enumerate() {
             table.upsert(batch(n * at_once, chunk, dim)?).await?;
@@ -219,12 +220,17 @@ async fn memory() -> Outcome<()> {
         settle(&table).await;
         let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
         let memtable = table.stats().memtable;
-        let counted = memtable.rows_bytes + memtable.graph_bytes + memtable.key_bytes + memtable.bookkeeping_bytes;
+        let counted = memtable.rows_bytes
+            + memtable.graph_bytes
+            + memtable.code_bytes
+            + memtable.key_bytes
+            + memtable.bookkeeping_bytes;
         let own = (rows * (dim * 4 + 8)) as f64;
         let per_row = |bytes: u64| bytes as f64 / rows as f64;
         println!(
             "{}",
             json!({"measure": "memory", "dim": dim, "rows": rows, "batch": at_once,
+            "codes": codes.unwrap_or(Codes::auto(dim as u32, Metric::L2)).name(), "code_bytes": per_row(memtable.code_bytes),
             "beside_rows_bytes_per_row": (allocated as f64 - own) / rows as f64,
             "counted_beside_rows_bytes_per_row": (counted as f64 - own) / rows as f64,
             "graph": per_row(memtable.graph_bytes), "keys": per_row(memtable.key_bytes),
