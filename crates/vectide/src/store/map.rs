@@ -1,6 +1,8 @@
-//! An open file goes in, its bytes come out, mapped into memory; and memory that is about to be filled gets huge pages.
+//! An open file goes in, its bytes come out, mapped into memory; memory that is about to be filled gets huge pages; and
+//! memory that a memtable has left goes back to the system.
 //!
-//! `store/fs` calls it for [`File::map`](super::File::map), the memtable for the chunks of appenders. This is the only file of the crate with `unsafe` in it.
+//! `store/fs` calls it for [`File::map`](super::File::map), the memtable for the chunks of appenders, `table` when a
+//! memtable has become a segment. This is the only file of the crate with `unsafe` in it.
 //! Invariant: what is mapped is never written, cut or extended while it is mapped.
 #![allow(unsafe_code)]
 
@@ -51,6 +53,18 @@ pub(crate) fn advise_huge(spare: &mut [MaybeUninit<u8>]) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = spare;
+}
+
+/// Gives free heap memory back to the system. A memtable's buffers come from many threads, and the allocator of glibc
+/// keeps what each of them freed for itself: without this a process that replays a log holds several memtables' worth.
+/// Milliseconds for some hundred mebibytes, so not on a thread that answers to anybody. Other allocators see to it
+/// themselves, and nothing is done.
+pub(crate) fn give_back_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: malloc_trim may be called at any time from any thread; it only touches memory that nobody holds.
+        let _ = unsafe { libc::malloc_trim(0) };
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::manifest::{SegmentMeta, ShardManifest};
 use crate::rows::RowSource;
 use crate::search::snapshot::Tier;
 use crate::segment::Segment;
+use crate::store::map::give_back_free_memory;
 use crate::store::paths::segment_id;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -71,6 +72,7 @@ async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver
                     p.flushed_seq = sealed.end.0;
                     p.error = None;
                 });
+                let_go(sealed).await;
             }
             Err(error) => {
                 shard.flush_failed(&error, pause);
@@ -85,6 +87,17 @@ async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver
             }
         }
     }
+}
+
+/// Drops a memtable that has become a segment, unless a snapshot still holds it, and gives its memory back to the system:
+/// on a blocking thread, since freeing thousands of buffers takes its time.
+pub(super) async fn let_go(sealed: Arc<Sealed>) {
+    let freed = tokio::task::spawn_blocking(move || {
+        drop(sealed);
+        give_back_free_memory();
+    });
+    // Cannot fail but by a panic in a destructor, which has been reported.
+    let _ = freed.await;
 }
 
 impl Shard {

@@ -5,6 +5,7 @@
 //! (flushing on the way when it outgrows memory), record where the old logs end, start the own log. Called by `Database`.
 //! Invariant: the log is read, never rewritten; opening again gives the same rows.
 
+use super::maintain::let_go;
 use super::section::{Change, Condition, OlderRows};
 use super::shard::{Ground, Shard};
 use crate::ends::Ends;
@@ -158,9 +159,11 @@ fn check_end(shard: &Shard, recovered: &Recovered) -> Result<()> {
 /// Flushes what was replayed so far if the next batch would not fit into memory beside it.
 async fn make_room(shard: &Arc<Shard>, batch: &ReplayBatch) -> Result<()> {
     let bytes: u64 = batch.parts.iter().map(|p| p.get_array_memory_size() as u64).sum();
+    // Room for what the flush takes beside the memtable: gathered vectors, a graph's sections, pieces on their way.
+    let reserve = shard.ground.options.memtable_bytes / 4;
     let full = {
         let mut section = shard.section.lock();
-        let full = shard.is_full(&section, batch.rows, bytes);
+        let full = shard.is_full(&section, batch.rows, bytes + reserve);
         if full {
             shard.seal(&mut section)?;
         }
@@ -172,6 +175,7 @@ async fn make_room(shard: &Arc<Shard>, batch: &ReplayBatch) -> Result<()> {
         shard.sealed.lock().pop_front();
         shard.flush_progress.send_modify(|p| p.flushed_seq = sealed.end.0);
         shard.recovery.lock().flushes += 1;
+        let_go(sealed).await;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Appenders: columnar buffers of one thread's own, published as one batch (the term is DuckDB's).
 //!
-//! Rows are checked and copied into the thread's chunks ([`RowBuffer`]) without touching anything shared. A commit splits
+//! Rows are checked and copied into the thread's chunks (`RowBuffer`) without touching anything shared. A commit splits
 //! the batch off without a copy, encodes and checksums it here where there is a log, and goes through the publication
 //! section like any write: one short lock, one block linked, whatever the number of rows (decision 0007). Invariant: a
 //! batch is published whole or not at all; what was not committed is seen by nobody.
