@@ -128,6 +128,7 @@ impl Builder {
     }
 
     async fn opened_store(&self, existing: bool) -> Result<Arc<dyn Store>> {
+        crate::store::map::settle_allocator();
         match &self.store {
             Some(store) => Ok(Arc::clone(store)),
             None => {

@@ -66,8 +66,9 @@ async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver
         match flushed {
             Ok(()) => {
                 pause = RETRY_PAUSE.0;
-                shard.sealed.lock().pop_front();
+                // First of all: who sees the queue empty must not see the trouble that it was in.
                 shard.set_trouble(None);
+                shard.sealed.lock().pop_front();
                 shard.flush_progress.send_modify(|p| {
                     p.flushed_seq = sealed.end.0;
                     p.error = None;
