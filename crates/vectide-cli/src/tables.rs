@@ -42,7 +42,7 @@ pub(crate) struct CreateArgs {
     /// Beam width while building the graph
     #[arg(long, value_name = "N")]
     ef_construction: Option<u32>,
-    /// Compact codes that the graph walks on: auto, or one of none, bf16, int8, int4, bit1
+    /// Compact codes that the graph walks on: auto, or one of none, int8, int4
     #[arg(long, value_name = "CODES")]
     codes: Option<String>,
 }

@@ -33,7 +33,7 @@ pub struct Args {
     /// Beam width while building
     #[arg(long, default_value_t = 100)]
     pub ef_construction: u32,
-    /// Compact codes: none, bf16, int8, int4, bit1, auto
+    /// Compact codes: none, int8, int4, auto
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     pub codes: Vec<String>,
     /// Threads that insert
@@ -104,8 +104,10 @@ impl Args {
         if text == "auto" {
             return Ok(Codes::auto(data.dim as u32, self.metric));
         }
-        Codes::from_name(text)
-            .ok_or_else(|| Error::argument(format!("--codes {text}: it is none of none, bf16, int8, int4, bit1, auto")))
+        Codes::from_name(text).ok_or_else(|| {
+            let names: Vec<&str> = Codes::ALL.iter().map(|codes| codes.name()).collect();
+            Error::argument(format!("--codes {text}: it must be auto or one of {}", names.join(", ")))
+        })
     }
 
     fn isa(&self) -> Outcome<Isa> {
