@@ -33,6 +33,11 @@ crash rounds="200":
 power-cut cuts="500":
     VECTIDE_CRASH_ROUNDS=0 VECTIDE_POWER_CUTS={{cuts}} .ci/run crash
 
+# Two writers fight over a shard, and 16 threads insert and delete the same keys under a flush loop, for `seconds` each.
+fight seconds="60":
+    VECTIDE_FIGHT_SECONDS={{seconds}} VECTIDE_BUSY_SECONDS={{seconds}} \
+        cargo test --workspace --all-features --test proof -- --nocapture two_writers eight_inserters so_do_they
+
 # Every interleaving of the publication protocols.
 loom:
     .ci/run loom

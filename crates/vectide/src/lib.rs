@@ -83,7 +83,7 @@ pub use database::{Builder, IntoTableSchema, ReadOnly, TableInfo, Vectide};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::Token;
 pub use keys::Keys;
-pub use options::{Durability, Options, WalOptions};
+pub use options::{Durability, Options, Visibility, WalOptions};
 pub use schema::{Metric, TableSchema};
 pub use stats::{DatabaseStats, Staleness, TableStats, VerifyReport};
 pub use table::{Appender, CommitEvery, ReadTable, Snapshot, Table, Value, WriteAck};

@@ -20,6 +20,21 @@ pub enum Durability {
     None,
 }
 
+/// When others see a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Visibility {
+    /// Once it and all batches before it may be acknowledged: durable (unless the table is not), and with no more than
+    /// `tail_rows` rows beside the graph. What a snapshot shows cannot be lost.
+    #[default]
+    Ordered,
+    /// When it is linked, whatever earlier batches wait for; its acknowledgement comes no sooner than in an ordered
+    /// table. A snapshot is still exact (whole batches, a prefix of them, the newest version of each key, and the same
+    /// at every read), but in a durable table it may show rows that a crash or a failure of the log then takes back, and
+    /// a search may have to scan more than `tail_rows` rows: those of all writes that wait.
+    Unordered,
+}
+
 /// The log's settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -54,6 +69,8 @@ impl Default for WalOptions {
 pub struct Options {
     /// What an acknowledgement means. Default `durable`.
     pub durability: Durability,
+    /// When others see a batch. Default `ordered`.
+    pub visibility: Visibility,
     /// Memory for the memtables of all tables together, graphs and key indexes included, in bytes. Writers are slowed
     /// from three quarters of it on and wait at its end. Default 1 GiB, at least 1 MiB.
     pub memory_bytes: u64,
@@ -93,6 +110,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             durability: Durability::Durable,
+            visibility: Visibility::Ordered,
             memory_bytes: 1 << 30,
             memtable_bytes: 256 << 20,
             memtable_rows: 1_000_000,

@@ -17,6 +17,10 @@ pub struct TableStats {
     pub dead_rows: u64,
     /// Publication number up to which everything is visible.
     pub visible_publication: u64,
+    /// The oldest write that is not acknowledged yet: in an ordered table all later ones become visible after it. `None`
+    /// if nothing waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_back: Option<HeldBackStats>,
     /// The memtable that takes writes.
     pub memtable: MemtableStats,
     /// Sealed memtables that wait to be flushed.
@@ -41,6 +45,29 @@ pub struct TableStats {
     pub tail_max_pct: f64,
     /// Whether everything works.
     pub health: Health,
+}
+
+/// The write that holds the watermark back.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldBackStats {
+    /// Its publication number.
+    pub publication: u64,
+    /// Its rows and those of all writes behind it.
+    pub rows: u64,
+    /// How long ago it was published, in milliseconds.
+    pub for_ms: f64,
+    /// What it waits for.
+    pub waits_for: WaitsFor,
+}
+
+/// What a write that is not acknowledged waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitsFor {
+    /// The log has not made it durable.
+    Log,
+    /// More than `tail_rows` rows up to it are not in the graph.
+    Graph,
 }
 
 /// Bytes of a memtable by part. Each is exact at rest.

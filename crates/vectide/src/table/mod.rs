@@ -404,6 +404,7 @@ fn stats_of(shard: &Shard) -> TableStats {
         live_rows: cut.live,
         dead_rows: rows.saturating_sub(cut.live),
         visible_publication: cut.at.0,
+        held_back: shard.watermark.held_back(shard.ground.clock.now()),
         memtable,
         sealed,
         segments,

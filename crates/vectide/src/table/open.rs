@@ -227,7 +227,7 @@ pub(crate) fn apply(shard: &Arc<Shard>, batch: ReplayBatch) -> Result<()> {
     let published = section.publish(change, keys.as_ref(), older, || shard.view(), Condition::None, |_, _| {})?;
     section.replayed_to = Some(batch.position_after);
     section.born.get_or_insert_with(|| shard.ground.clock.now());
-    shard.watermark.push(published.cut);
+    shard.watermark.push(published.cut, || shard.ground.clock.now());
     if shard.has_log() {
         shard.watermark.set_durable(published.cut.at);
     }

@@ -146,11 +146,7 @@ impl Shard {
             crate::search::snapshot::Cut { at: publication, rows: now.next_row, seq: Seq(now.replay_seq.0 - 1), live };
         // Without vectors there is no graph to wait for.
         let tail_rows = if ground.schema.vectors().is_empty() { u32::MAX } else { ground.options.tail_rows };
-        let watermark = match ground.options.durability {
-            Durability::Durable => Watermark::new(cut, true, tail_rows),
-            Durability::Buffered => Watermark::new(cut, false, tail_rows),
-            Durability::None => Watermark::without_log(cut, tail_rows),
-        };
+        let watermark = Watermark::new(cut, ground.options.durability, ground.options.visibility, tail_rows);
         let ends = Arc::new(Ends::default());
         let active = Arc::new(Memtable::new(ground.schema.clone(), Arc::clone(&ends), now.next_row)?);
         let source = Source::new(now.next_row, Arc::clone(&ends), Tier::Memtable(Arc::clone(&active)));

@@ -200,7 +200,7 @@ impl Shard {
                 section.born = Some(self.ground.clock.now());
             }
             let published = section.publish(change, keys.as_ref(), older, || self.view(), condition, enqueue)?;
-            self.watermark.push(published.cut);
+            self.watermark.push(published.cut, || self.ground.clock.now());
             Counters::add(&self.counters.batches, 1);
             Counters::add(&self.counters.rows, published.rows);
             (published, section.active.is_pack_due().then(|| Arc::clone(&section.active)))

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use std::collections::BTreeMap;
-use vectide::{Durability, ErrorKind, Options, Table, Vectide};
+use vectide::{Durability, ErrorKind, Options, Table, Vectide, Visibility};
 
 type Model = BTreeMap<i64, (String, [f32; DIM])>;
 
@@ -105,6 +105,17 @@ async fn the_model_agrees_when_writes_are_buffered() {
     for seed in 200..203 {
         let options = Options { durability: Durability::Buffered, ..tiny() };
         run(seed, 60, &format!("memory://buffered-{seed}"), options).await;
+    }
+}
+
+/// Every promise of an ordered table that its documentation does not take back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_model_agrees_when_batches_are_visible_unordered() {
+    for (seed, durability) in [(300, Durability::Durable), (301, Durability::Durable), (302, Durability::Buffered)] {
+        let options = Options { visibility: Visibility::Unordered, durability, ..tiny() };
+        run(seed, 60, &format!("memory://unordered-{seed}"), options.clone()).await;
+        let dir = tempfile::tempdir().expect("a folder");
+        run(seed + 10, 60, dir.path().to_str().expect("utf-8"), options).await;
     }
 }
 

@@ -1,11 +1,13 @@
 //! Inserters and deleters on the same keys, with flushes under them: the order of tokens explains everything.
+//! `VECTIDE_BUSY_SECONDS` says for how long (1.2 by default).
 
+use crate::environment::number;
 use crate::support::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use vectide::WriteAck;
+use vectide::{Options, Visibility, WriteAck};
 
 /// A write as acknowledged.
 #[derive(Clone, Debug)]
@@ -24,7 +26,16 @@ fn place(done: &Done) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_inserters_and_eight_deleters_agree_with_the_order_of_their_tokens() {
-    let (_db, table) = table_with(tiny()).await;
+    agree(Visibility::Ordered).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn so_do_they_when_batches_are_visible_unordered() {
+    agree(Visibility::Unordered).await;
+}
+
+async fn agree(visibility: Visibility) {
+    let (_db, table) = table_with(Options { visibility, ..tiny() }).await;
     let (done, stop): (Arc<Mutex<Vec<Done>>>, _) = (Arc::default(), Arc::new(AtomicBool::new(false)));
     let workers = (0..16u64).map(|worker| {
         let (table, done, stop) = (table.clone(), Arc::clone(&done), Arc::clone(&stop));
@@ -48,10 +59,13 @@ async fn eight_inserters_and_eight_deleters_agree_with_the_order_of_their_tokens
         })
     });
     let workers: Vec<_> = workers.collect();
-    for _ in 0..60 {
+    let rounds = number("VECTIDE_BUSY_SECONDS").map_or(60, |seconds| seconds * 50);
+    for _ in 0..rounds {
         tokio::time::sleep(Duration::from_millis(20)).await;
         table.flush().await.expect("flushes");
-        let hits = table.search(&[30.0; DIM]).k(60).await.expect("searches");
+        let snapshot = table.snapshot();
+        let hits = snapshot.search(&[30.0; DIM]).k(60).await.expect("searches");
+        assert_eq!(hits.num_rows() as u64, snapshot.count().await.expect("counts"), "the search finds what is counted");
         let mut keys = ids(&hits);
         keys.sort_unstable();
         assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "each key once: {keys:?}");

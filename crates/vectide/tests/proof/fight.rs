@@ -3,6 +3,7 @@
 //! `VECTIDE_FIGHT_SECONDS` says for how long (5 by default).
 
 use crate::arena::{Arena, Writer};
+use crate::environment::number;
 use crate::support::Rng;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,7 +87,6 @@ async fn contestant(arena: Arena, mut rng: Rng, until: Instant) {
 
 #[test]
 fn two_writers_that_fight_lose_nothing_and_acknowledge_nothing_after_the_fence() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seconds = number("VECTIDE_FIGHT_SECONDS").unwrap_or(5);
     let seed = number("VECTIDE_FIGHT_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("VECTIDE_FIGHT_SEED={seed}");

@@ -5,6 +5,7 @@
 //! The index workers are real threads, so that a seed replays its faults and steps, not every interleaving.
 
 use crate::arena::{Arena, Writer};
+use crate::environment::number;
 use crate::support::Rng;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +84,6 @@ impl Simulation {
 
 #[test]
 fn whatever_the_order_nothing_is_lost_and_no_fenced_writer_acknowledges() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let first = number("VECTIDE_SIMULATION_SEED").unwrap_or(1);
     let seeds = number("VECTIDE_SIMULATIONS").unwrap_or(1);
     for seed in first..first + seeds {

@@ -222,7 +222,7 @@ impl Appender {
         if self.waiting.is_none()
             && self.rows.rows() == 0
             && let Some((at, ack)) = self.published
-            && at <= self.table.shard.watermark.cut().at
+            && self.table.shard.watermark.is_passed(at)
         {
             self.published = None;
             return Ok(ack);

@@ -13,6 +13,7 @@ use crate::search::snapshot::Cut;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use loom::sync::Arc;
 use loom::thread;
+use std::time::Duration;
 
 /// Batches: batch `n` stores row `n` and ends row `n - 1`.
 const BATCHES: u64 = 2;
@@ -35,7 +36,10 @@ struct Shard {
 
 impl Shard {
     fn new(durable_first: bool) -> Arc<Self> {
-        let watermark = State::new(Cut { rows: RowId(1), ..Cut::default() }, durable_first, 100);
+        Self::with(State::new(Cut { rows: RowId(1), ..Cut::default() }, durable_first, 100))
+    }
+
+    fn with(watermark: State<(), ()>) -> Arc<Self> {
         let ends = Ends::default();
         for row in 0..=BATCHES {
             ends.slot_or_make(row as u32);
@@ -58,7 +62,7 @@ impl Shard {
             mark();
         }
         let cut = Cut { at: PubNo(n), rows: RowId(n + 1), seq: Seq(n), live: 1 };
-        self.watermark.lock().push(cut);
+        self.watermark.lock().push(cut, Duration::default);
         if is_late {
             mark();
         }
@@ -122,6 +126,31 @@ fn loom_nothing_is_visible_before_the_log_has_it_and_everything_is_after() {
         }
         writer.join().expect("no panic");
         assert_eq!(shard.read(), PubNo(1));
+    });
+}
+
+/// The log stalls: nobody is acknowledged, and everybody's rows are seen whole all the same.
+#[test]
+fn loom_in_an_unordered_table_a_stalled_log_hides_nothing_and_acknowledges_nothing() {
+    model(|| {
+        let state = State::new(Cut { rows: RowId(1), ..Cut::default() }, true, 100).unordered();
+        let shard = Shard::with(state);
+        let writers: Vec<_> = (0..BATCHES)
+            .map(|_| {
+                let shard = Arc::clone(&shard);
+                thread::spawn(move || {
+                    let at = shard.publish(false);
+                    assert!(shard.read() >= at, "a batch is seen when it is linked");
+                    assert_eq!(shard.watermark.lock().listen(at, ()), Outcome::Pending);
+                })
+            })
+            .collect();
+        shard.read();
+        for writer in writers {
+            writer.join().expect("no panic");
+        }
+        assert_eq!(shard.read(), PubNo(BATCHES));
+        assert_eq!(shard.watermark.lock().set_durable(PubNo(BATCHES)).len() as u64, BATCHES, "all told at last");
     });
 }
 
