@@ -7,7 +7,9 @@
 //! wrote it (decision 0007). Invariant: blocks are contiguous from offset 0 on, and what a row
 //! holds never changes, only which block holds it.
 
+use super::column_buffer::ColumnBuffer;
 use super::column_bytes::ColumnBytes;
+use super::gathered::Gathered;
 use crate::error::{Error, Result};
 use crate::ids::Seq;
 use crate::keys::KeyArray;
@@ -15,7 +17,7 @@ use crate::schema::TableSchema;
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::Buffer;
 use arrow::record_batch::RecordBatch;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -243,6 +245,8 @@ pub(super) struct Directory {
     pub(super) young: Young,
     /// Blocks that are not settled.
     pub(super) unsettled: usize,
+    /// Rows behind the last block that are no block yet.
+    gathered: Gathered,
 }
 
 /// A run of young blocks.
@@ -283,20 +287,63 @@ impl Blocks {
         let fresh = Arc::get_mut(&mut block).expect("a block is shared once it is linked");
         fresh.first = first;
         fresh.seqs = Seqs::One(seq);
-        self.count(block.bytes, BlockBytes::default());
         let mut directory = self.directory.write();
+        self.make_block(&mut directory);
+        self.count(block.bytes, BlockBytes::default());
+        self.append(&mut directory, block);
+    }
+
+    fn append(&self, directory: &mut Directory, block: Arc<Block>) {
         let before = directory.blocks.capacity();
-        let due = directory.note(&block);
-        directory.blocks.push(block);
-        let grown = directory.blocks.capacity() - before;
-        drop(directory);
-        if grown > 0 {
-            self.count_directory(grown);
-        }
-        if due {
+        if directory.note(&block) {
             // ORDERING: Relaxed: a hint; `pack_if_due` looks again under the lock.
             self.due.store(true, Ordering::Relaxed);
         }
+        directory.blocks.push(block);
+        let grown = directory.blocks.capacity() - before;
+        if grown > 0 {
+            self.count_directory(grown);
+        }
+    }
+
+    /// Copies the rows of an appender's columns behind the last row, which is at `first - 1`.
+    pub(super) fn gather(&self, columns: &[ColumnBuffer], rows: u32, first: u32, seq: Seq) {
+        let mut directory = self.directory.write();
+        if !directory.gathered.is_followed_by(seq) {
+            self.make_block(&mut directory);
+        }
+        let data = directory.gathered.append(columns, rows, first, seq);
+        self.count(BlockBytes { data, headers: 0 }, BlockBytes::default());
+        if directory.gathered.is_due() {
+            self.make_block(&mut directory);
+        }
+    }
+
+    /// Makes a block of the gathered rows.
+    fn make_block(&self, directory: &mut Directory) {
+        let Some((block, data)) = directory.gathered.take() else { return };
+        self.count(block.bytes, BlockBytes { data, headers: 0 });
+        self.count_slack(directory.gathered.take_slack(false));
+        self.append(directory, Arc::new(block));
+    }
+
+    /// No row comes any more.
+    pub(super) fn close(&self) {
+        let mut directory = self.directory.write();
+        self.make_block(&mut directory);
+        self.count_slack(directory.gathered.take_slack(true));
+        directory.gathered = Gathered::default();
+    }
+
+    /// The directory with a block for every row below `end`.
+    fn directory_to(&self, end: u32) -> RwLockReadGuard<'_, Directory> {
+        let directory = self.directory.read();
+        if directory.gathered.first().is_none_or(|first| end <= first) {
+            return directory;
+        }
+        drop(directory);
+        self.make_block(&mut self.directory.write());
+        self.directory.read()
     }
 
     /// Counts what was added and what was let go.
@@ -344,7 +391,7 @@ impl Blocks {
 
     /// The blocks that hold `offsets`, and for each offset which of them and which row.
     pub(super) fn locate(&self, offsets: &[u32]) -> Result<Located> {
-        let directory = self.directory.read();
+        let directory = self.directory_to(offsets.iter().max().map_or(0, |last| last + 1));
         let mut blocks: Vec<Arc<Block>> = Vec::new();
         let mut rows = Vec::with_capacity(offsets.len());
         for &offset in offsets {
@@ -363,7 +410,7 @@ impl Blocks {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        let directory = self.directory.read();
+        let directory = self.directory_to(range.end);
         let first = directory.position(range.start)?;
         let last = directory.position(range.end - 1)?;
         Ok(directory.blocks[first..=last].to_vec())

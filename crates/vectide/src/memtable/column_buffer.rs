@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Size of a column's first chunk; each next one is twice as large,
 const FIRST_CHUNK_BYTES: usize = 16 << 10;
 /// up to this or what the memtable's size allows.
-const CHUNK_BYTES: usize = 4 << 20;
+const CHUNK_BYTES: usize = 32 << 20;
 /// Chunks from this size on are advised to lie in huge pages.
 const HUGE_BYTES: usize = 2 << 20;
 /// Chunks begin at a multiple of this, whatever the allocator gives.
@@ -100,6 +100,13 @@ impl ColumnBuffer {
         Self { layout, rows: 0, values: chunk(), offsets: chunk(), bits: Bits::default(), validity: Bits::default() }
     }
 
+    /// An empty column of the same layout and limits.
+    pub(crate) fn like(&self) -> Self {
+        let chunk = || Chunk { max_bytes: self.values.max_bytes, ..Chunk::default() };
+        let (values, offsets) = (chunk(), chunk());
+        Self { layout: self.layout, rows: 0, values, offsets, bits: Bits::default(), validity: Bits::default() }
+    }
+
     /// How its rows lie.
     pub(crate) fn layout(&self) -> Layout {
         self.layout
@@ -169,6 +176,43 @@ impl ColumnBuffer {
             self.validity.push(valid);
         }
         self.rows += 1;
+    }
+
+    /// Appends the rows that another column of the same layout holds; gives the bytes copied. Copies them.
+    pub(crate) fn append(&mut self, other: &Self) -> u64 {
+        debug_assert_eq!(self.layout, other.layout, "columns of one schema");
+        let before = self.values.bytes.len() + self.offsets.bytes.len();
+        match self.layout {
+            Layout::Fixed(_) => {}
+            Layout::Bits => self.bits.extend(&other.bits.bytes, other.rows),
+            Layout::Offsets32 => self.append_offsets::<4>(other),
+            Layout::Offsets64 => self.append_offsets::<8>(other),
+        }
+        self.values.extend(&other.values.bytes);
+        if other.validity.len() > 0 || self.validity.len() > 0 {
+            let missing = self.rows - self.validity.len();
+            self.validity.fill(true, missing);
+            match other.validity.len() {
+                0 => self.validity.fill(true, other.rows),
+                _ => self.validity.extend(&other.validity.bytes, other.rows),
+            }
+        }
+        self.rows += other.rows;
+        (self.values.bytes.len() + self.offsets.bytes.len() - before) as u64
+    }
+
+    fn append_offsets<const WIDTH: usize>(&mut self, other: &Self) {
+        let base = self.values.bytes.len() as u64;
+        if self.rows == 0 {
+            self.offsets.extend(&[0; WIDTH]);
+        }
+        self.offsets.reserve(other.rows * WIDTH);
+        for offset in other.offsets.bytes.chunks_exact(WIDTH).skip(1) {
+            let mut word = [0; 8];
+            word[..WIDTH].copy_from_slice(offset);
+            let moved = base + u64::from_le_bytes(word);
+            self.offsets.bytes.extend_from_slice(&moved.to_le_bytes()[..WIDTH]);
+        }
     }
 
     /// Appends all rows of an array of the column's stored type. Copies them.

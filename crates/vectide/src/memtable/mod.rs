@@ -9,6 +9,7 @@ mod blocks;
 mod column_buffer;
 mod column_bytes;
 mod columns;
+mod gathered;
 mod keys;
 mod packing;
 mod prepare;
@@ -158,6 +159,16 @@ impl Memtable {
         // ORDERING: Release pairs with the Acquire in `rows`: whoever sees the count can read the rows.
         self.rows.store(offset, Ordering::Release);
         first
+    }
+
+    /// [`Memtable::link`] for a few rows of a key-less table without vectors, copied from an appender's columns. O(bytes).
+    pub(crate) fn gather(&self, columns: &[ColumnBuffer], rows: u32, first_seq: Seq, publication: PubNo) {
+        debug_assert!(!self.is_sealed() && self.keys.is_none() && self.columns.is_empty() && rows > 0);
+        // ORDERING: as in `link`.
+        let first = self.rows.load(Ordering::Relaxed);
+        self.blocks.gather(columns, rows, first, first_seq);
+        self.cover(first_seq, first_seq.plus(u64::from(rows) - 1), publication);
+        self.rows.store(first + rows, Ordering::Release);
     }
 
     /// Notes that a batch of this memtable's log range took these seqs: [`Memtable::link`] does it for rows, the

@@ -15,6 +15,7 @@ impl Memtable {
     pub(crate) fn seal(&self) {
         // ORDERING: Relaxed: the publication section's lock orders it against every link.
         self.sealed.store(true, Ordering::Relaxed);
+        self.blocks.close();
     }
 
     /// Whether it was sealed.

@@ -49,8 +49,8 @@ fn rows_that_come_singly_are_packed_into_chunks() {
     assert_eq!(seqs, [Seq(1), Seq(4_096), Seq(4_097), Seq(10_000)]);
 }
 
-/// Rows of `{ id: Int64, text: Utf8 }` as an appender commits them.
-fn appended(schema: &TableSchema, columns: &mut [ColumnBuffer], first: i64, rows: i64) -> Prepared {
+/// Fills columns of `{ id: Int64, text: Utf8 }` as an appender does.
+fn fill(columns: &mut [ColumnBuffer], first: i64, rows: i64) {
     for id in first..first + rows {
         columns[0].push(&id.to_le_bytes());
         match id % 5 {
@@ -58,6 +58,21 @@ fn appended(schema: &TableSchema, columns: &mut [ColumnBuffer], first: i64, rows
             _ => columns[1].push(format!("text {id}").as_bytes()),
         }
     }
+}
+
+/// What [`fill`] makes of the ids.
+fn filled(ids: std::ops::Range<i64>) -> [ArrayRef; 2] {
+    let texts = StringArray::from_iter(ids.clone().map(|id| (id % 5 != 0).then(|| format!("text {id}"))));
+    [Arc::new(Int64Array::from_iter_values(ids)), Arc::new(texts)]
+}
+
+fn two_columns() -> [ColumnBuffer; 2] {
+    [ColumnBuffer::new(Layout::Fixed(8), 1 << 20), ColumnBuffer::new(Layout::Offsets32, 1 << 20)]
+}
+
+/// Rows of `{ id: Int64, text: Utf8 }` as an appender commits them.
+fn appended(schema: &TableSchema, columns: &mut [ColumnBuffer], first: i64, rows: i64) -> Prepared {
+    fill(columns, first, rows);
     let split = columns.iter_mut().map(|column| Some(column.split())).collect();
     Prepared::of_appender(schema, rows as u32, split, None).expect("prepares")
 }
@@ -66,7 +81,7 @@ fn appended(schema: &TableSchema, columns: &mut [ColumnBuffer], first: i64, rows
 fn appended_batches_are_packed_once_if_they_are_small_and_stay_if_they_are_not() {
     let schema = crate::schema! { id: Int64, text: Utf8 }.expect("valid");
     let memtable = Memtable::new(schema.clone(), Arc::default(), FIRST_ROW).expect("valid");
-    let mut columns = [ColumnBuffer::new(Layout::Fixed(8), 1 << 20), ColumnBuffer::new(Layout::Offsets32, 1 << 20)];
+    let mut columns = two_columns();
     let sizes = std::iter::repeat_n(1, 1_500).chain([100, 3, 16, 1, 1]);
     let mut first = 0;
     for rows in sizes {
@@ -77,13 +92,51 @@ fn appended_batches_are_packed_once_if_they_are_small_and_stay_if_they_are_not()
     let sizes: Vec<_> = memtable.blocks.directory.read().blocks.iter().map(|block| block.rows).collect();
     assert_eq!(sizes, [512, 512, 476, 100, 3, 16, 1, 1]);
     let all = memtable.read(0..first as u32, &[0, 1]).expect("reads");
-    let ids = Int64Array::from_iter_values(0..first);
-    let texts = StringArray::from_iter((0..first).map(|id| (id % 5 != 0).then(|| format!("text {id}"))));
-    assert_eq!((all.column(0).as_ref(), all.column(1).as_ref()), (&ids as &dyn arrow::array::Array, &texts as _));
+    assert_eq!(all.columns(), filled(0..first));
     let seqs = memtable.seqs(&[0, 511, 512, 1_499, 1_500, 1_620]).expect("has seqs");
     assert_eq!(seqs, [1, 512, 513, 1_500, 1_501, 1_621].map(Seq));
     let data: u64 = memtable.blocks.directory.read().blocks.iter().map(|block| block.bytes.data).sum();
     assert_eq!(memtable.blocks.memory().data, data, "what was packed is let go");
+}
+
+#[test]
+fn small_commits_gather_in_one_block_until_somebody_reads() {
+    let schema = crate::schema! { id: Int64, text: Utf8 }.expect("valid");
+    let memtable = Memtable::new(schema.clone(), Arc::default(), FIRST_ROW).expect("valid");
+    let mut columns = two_columns();
+    let mut first = 0;
+    let sizes = || memtable.blocks.directory.read().blocks.iter().map(|block| block.rows).collect::<Vec<_>>();
+    let gather = |first: &mut i64, columns: &mut [ColumnBuffer], rows: i64| {
+        fill(columns, *first, rows);
+        memtable.gather(columns, rows as u32, Seq(*first as u64 + 1), PubNo(*first as u64 + 1));
+        columns.iter_mut().for_each(ColumnBuffer::clear);
+        *first += rows;
+    };
+    // A chunk's worth in commits of one row and a few, then some that nobody reads.
+    while first < 4_200 {
+        let rows = 1 + first % 3;
+        gather(&mut first, &mut columns, rows);
+    }
+    assert_eq!(sizes(), [4_096], "full, and the rest gathers");
+    assert_eq!(memtable.read(0..4_096, &[0, 1]).expect("reads").columns(), filled(0..4_096));
+    assert_eq!(sizes(), [4_096], "nobody asked for the rest");
+    let last = first as u32 - 1;
+    let wanted: ArrayRef = Arc::new(Int64Array::from(vec![i64::from(last), 7]));
+    assert_eq!(memtable.take(&[last, 7], &[0]).expect("takes").columns(), [wanted]);
+    assert_eq!(sizes(), [4_096, last + 1 - 4_096]);
+    // A batch that is linked follows those that were copied before it.
+    gather(&mut first, &mut columns, 2);
+    memtable.link(appended(&schema, &mut columns, first, 20), Seq(first as u64 + 1), PubNo(first as u64 + 1));
+    first += 20;
+    gather(&mut first, &mut columns, 3);
+    memtable.seal();
+    assert_eq!(sizes()[2..], [2, 20, 3]);
+    assert_eq!(memtable.read(0..first as u32, &[0, 1]).expect("reads").columns(), filled(0..first));
+    let seqs = memtable.seqs(&[0, 4_095, 4_096, first as u32 - 4, first as u32 - 1]).expect("has seqs");
+    assert_eq!(seqs, [1, 4_096, 4_097, first as u64 - 3, first as u64].map(Seq));
+    let counted: u64 = memtable.blocks.directory.read().blocks.iter().map(|block| block.bytes.data).sum();
+    let held = memtable.blocks.memory().data;
+    assert!(held >= counted && held <= counted + (2 << 20), "{held} counted for {counted} and what chunks leave over");
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::ids::{LogPosition, PubNo, RowId, Seq};
 use crate::keys::{KeyArray, KeyProbe};
-use crate::memtable::{Memtable, Prepared};
+use crate::memtable::{ColumnBuffer, Memtable, Prepared};
 use crate::rows::RowSource;
 use crate::search::snapshot::{Cut, Source, View};
 use std::sync::Arc;
@@ -167,13 +167,31 @@ impl Section {
             }
         };
         enqueue(first_seq, publication);
+        Ok(self.give_out(count, rows, ended))
+    }
+
+    /// Publishes a few rows of an appender by copying them: in a key-less table without vectors and without a log.
+    ///
+    /// # Errors
+    /// The section's own once it is closed.
+    pub(crate) fn gather(&mut self, columns: &[ColumnBuffer], rows: u32) -> Result<Published> {
+        if let Some(error) = &self.closed {
+            return Err(error.clone());
+        }
+        self.active.gather(columns, rows, self.next_seq, self.next_publication);
+        Ok(self.give_out(u64::from(rows), u64::from(rows), 0))
+    }
+
+    /// Moves on behind a batch that took `count` seqs, wrote `rows` and ended `ended` of them.
+    fn give_out(&mut self, count: u64, rows: u64, ended: u64) -> Published {
+        let (first_seq, publication) = (self.next_seq, self.next_publication);
         self.next_seq = first_seq.plus(count);
         self.next_publication = publication.plus(1);
         self.next_row = self.next_row.plus(rows);
         self.live = (self.live + rows).checked_sub(ended).expect("no more rows end than live");
         let last_seq = Seq(self.next_seq.0 - 1);
         let cut = Cut { at: publication, rows: self.next_row, seq: last_seq, live: self.live };
-        Ok(Published { cut, seqs: (first_seq, last_seq), rows, ended })
+        Published { cut, seqs: (first_seq, last_seq), rows, ended }
     }
 
     /// The live row of a key, as far as everything published goes.

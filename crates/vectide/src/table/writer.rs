@@ -5,16 +5,17 @@
 //! between any two of them, a batch is wholly there or wholly absent. Called by `Table`.
 
 use super::budget::Admitted;
-use super::section::{Change, Condition, HashedKeys, OlderRows, Published};
+use super::section::{Change, Condition, HashedKeys, OlderRows, Published, Section};
 use super::shard::{Counters, Shard};
 use crate::batch::{self, CheckedBatch, Duplicates};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{PubNo, Seq, ShardId, Token};
 use crate::keys::{KeyArray, Keys};
-use crate::memtable::Prepared;
+use crate::memtable::{ColumnBuffer, Prepared};
 use crate::wal::frame::{EncodedBatch, FrameKind};
 use crate::wal::{Admission, LogPermit};
 use arrow::array::RecordBatch;
+use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -192,17 +193,9 @@ impl Shard {
             }
         };
         let (published, to_pack) = {
-            let mut section = self.section.lock();
-            if self.is_full(&section, rows, bytes) {
-                self.seal(&mut section)?;
-            }
-            if section.born.is_none() {
-                section.born = Some(self.ground.clock.now());
-            }
+            let mut section = self.section_for(rows, bytes)?;
             let published = section.publish(change, keys.as_ref(), older, || self.view(), condition, enqueue)?;
-            self.watermark.push(published.cut, || self.ground.clock.now());
-            Counters::add(&self.counters.batches, 1);
-            Counters::add(&self.counters.rows, published.rows);
+            self.note(&published);
             (published, section.active.is_pack_due().then(|| Arc::clone(&section.active)))
         };
         if let Some(memtable) = to_pack {
@@ -212,6 +205,33 @@ impl Shard {
             self.ground.indexer.wake();
         }
         Ok(published)
+    }
+
+    /// [`Shard::in_section`] for a few rows that are copied from an appender's columns.
+    pub(super) fn gather(&self, columns: &[ColumnBuffer], rows: u32, bytes: u64) -> Result<Published> {
+        let mut section = self.section_for(u64::from(rows), bytes)?;
+        let published = section.gather(columns, rows)?;
+        self.note(&published);
+        Ok(published)
+    }
+
+    /// The section with a memtable that has room for a batch.
+    fn section_for(&self, rows: u64, bytes: u64) -> Result<MutexGuard<'_, Section>> {
+        let mut section = self.section.lock();
+        if self.is_full(&section, rows, bytes) {
+            self.seal(&mut section)?;
+        }
+        if section.born.is_none() {
+            section.born = Some(self.ground.clock.now());
+        }
+        Ok(section)
+    }
+
+    /// Hands a batch on to the watermark; called inside the section.
+    fn note(&self, published: &Published) {
+        self.watermark.push(published.cut, || self.ground.clock.now());
+        Counters::add(&self.counters.batches, 1);
+        Counters::add(&self.counters.rows, published.rows);
     }
 
     /// A conflict is only reported once the row it met cannot be lost any more.

@@ -60,6 +60,11 @@ impl RowBuffer {
         self.bytes
     }
 
+    /// The columns in the order of the stored schema; none if the table has one that they cannot hold.
+    pub(super) fn columns(&self) -> &[ColumnBuffer] {
+        &self.columns
+    }
+
     /// Whether it takes no more than rows of no size at all.
     fn check_room(&self, rows: usize, bytes: u64) -> Result<()> {
         if self.rows + rows <= self.max_rows && self.bytes + bytes <= self.max_bytes {

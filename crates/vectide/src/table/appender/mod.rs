@@ -29,6 +29,9 @@ use std::time::Duration;
 
 /// An appender takes memory from the budget in steps of this size, or its 64th part if that is smaller.
 const CREDIT_BYTES: u64 = 256 << 10;
+/// A commit of fewer rows and bytes is copied into the memtable where it may be, larger ones are linked as they are.
+const GATHERED_ROWS: usize = 16;
+const GATHERED_BYTES: u64 = 64 << 10;
 /// No batch of an appender is larger, whatever `batch_bytes` says: offsets of a column have 32 bits.
 const MAX_BYTES: u64 = 1 << 30;
 
@@ -117,6 +120,8 @@ pub struct Appender {
     table: Table,
     rows: RowBuffer,
     policy: Option<CommitEvery>,
+    /// Whether small commits are copied: in a key-less table without vectors and without a log.
+    gathers: bool,
     /// When the oldest buffered row came, on the database's clock; noted only under a policy that asks.
     oldest: Option<Duration>,
     /// A batch that found no room: it is the next to be published.
@@ -134,7 +139,19 @@ impl Appender {
         let options = &ground.options;
         let max_bytes = options.batch_bytes.min(MAX_BYTES);
         let rows = RowBuffer::new(ground.schema.clone(), max_rows, max_bytes, options.memtable_bytes);
-        Self { rows, policy: None, oldest: None, waiting: None, credit: None, credit_bytes: 0, published: None, table }
+        let is_plain = ground.schema.key().is_none() && ground.schema.vectors().is_empty();
+        let gathers = is_plain && !table.shard.has_log() && !rows.columns().is_empty();
+        Self {
+            rows,
+            policy: None,
+            gathers,
+            oldest: None,
+            waiting: None,
+            credit: None,
+            credit_bytes: 0,
+            published: None,
+            table,
+        }
     }
 
     /// Commits by itself from now on. Such a commit does not wait for its acknowledgement: the next [`Appender::commit`]
@@ -194,6 +211,7 @@ impl Appender {
     /// `Unavailable` if memory, disk or log stay full: nothing was written, the rows stay buffered; commit again. The
     /// log's error if it failed (outcome unknown), `Fenced`, `Closed`.
     pub async fn commit(&mut self) -> Result<WriteAck> {
+        self.gather()?;
         while let Some(bytes) = self.next_batch()? {
             let admitted = match self.take_credit(bytes) {
                 true => None,
@@ -231,8 +249,25 @@ impl Appender {
         block_on(&runtime, self.commit())
     }
 
+    /// Publishes what is buffered by copying it, if it is little and may be copied; whether nothing is left to publish.
+    fn gather(&mut self) -> Result<bool> {
+        let (rows, bytes) = (self.rows.rows(), self.rows.bytes());
+        let is_small = rows < GATHERED_ROWS && bytes < GATHERED_BYTES;
+        if !self.gathers || !is_small || rows == 0 || self.waiting.is_some() || !self.take_credit(bytes) {
+            return Ok(false);
+        }
+        let published = self.table.shard.gather(self.rows.columns(), rows as u32, bytes)?;
+        self.rows.clear();
+        self.oldest = None;
+        self.note(&published);
+        Ok(true)
+    }
+
     /// Publishes what there is room for at once.
     fn commit_at_once(&mut self) -> Result<()> {
+        if self.gather()? {
+            return Ok(());
+        }
         while let Some(bytes) = self.next_batch()? {
             if !self.has_credit(bytes) {
                 return Ok(());
