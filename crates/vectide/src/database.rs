@@ -332,7 +332,7 @@ impl Vectide {
         let shard = inner.open.lock().remove(name);
         if let Some(shard) = shard {
             // The rows go away: an unclean end of their log is no loss.
-            let _ = shard.close().await;
+            let _ = shard.discard().await;
         }
         inner
             .catalog

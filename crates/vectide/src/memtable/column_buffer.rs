@@ -4,11 +4,13 @@
 //! them in the same chunk, so a commit costs a few reference counts, not an allocation per column. Invariant: what was
 //! split off is never written again.
 
+use super::chunk_pool::ChunkPool;
 use super::column_bytes::{Bits, ColumnBytes, Layout};
 use crate::store::map::advise_huge;
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::DataType;
 use bytes::{Buf, Bytes, BytesMut};
+use std::sync::Arc;
 
 /// Size of a column's first chunk; each next one is twice as large,
 const FIRST_CHUNK_BYTES: usize = 16 << 10;
@@ -20,8 +22,9 @@ const HUGE_BYTES: usize = 2 << 20;
 const ALIGNMENT: usize = 64;
 
 /// Bytes that grow inside a chunk.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Chunk {
+    pool: Arc<ChunkPool>,
     bytes: BytesMut,
     next_bytes: usize,
     max_bytes: usize,
@@ -32,6 +35,12 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// None yet; takes no memory.
+    fn new(pool: &Arc<ChunkPool>, max_bytes: usize) -> Self {
+        let (pool, bytes) = (Arc::clone(pool), BytesMut::new());
+        Self { pool, bytes, next_bytes: 0, max_bytes, is_shared: false, slack: 0 }
+    }
+
     #[inline]
     fn extend(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
@@ -53,8 +62,8 @@ impl Chunk {
         let next = self.next_bytes.max(FIRST_CHUNK_BYTES);
         self.next_bytes = (next * 2).min(self.max_bytes);
         let capacity = next.max((used + more).next_power_of_two());
-        let mut fresh = BytesMut::with_capacity(capacity + ALIGNMENT);
-        if capacity >= HUGE_BYTES {
+        let (mut fresh, is_new) = self.pool.lend(capacity + ALIGNMENT);
+        if is_new && capacity >= HUGE_BYTES {
             advise_huge(fresh.spare_capacity_mut());
         }
         let padding = fresh.as_ptr().align_offset(ALIGNMENT);
@@ -93,18 +102,19 @@ pub(crate) struct ColumnBuffer {
 
 impl ColumnBuffer {
     /// An empty column for memtables of about `memtable_bytes`; no memory is taken before the first row.
-    pub(crate) fn new(layout: Layout, memtable_bytes: u64) -> Self {
+    pub(crate) fn new(layout: Layout, memtable_bytes: u64, pool: &Arc<ChunkPool>) -> Self {
         let max_bytes = usize::try_from(memtable_bytes / 64).unwrap_or(CHUNK_BYTES);
-        let max_bytes = max_bytes.clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES);
-        let chunk = || Chunk { max_bytes, ..Chunk::default() };
-        Self { layout, rows: 0, values: chunk(), offsets: chunk(), bits: Bits::default(), validity: Bits::default() }
+        Self::of(layout, max_bytes.clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES), pool)
     }
 
     /// An empty column of the same layout and limits.
     pub(crate) fn like(&self) -> Self {
-        let chunk = || Chunk { max_bytes: self.values.max_bytes, ..Chunk::default() };
-        let (values, offsets) = (chunk(), chunk());
-        Self { layout: self.layout, rows: 0, values, offsets, bits: Bits::default(), validity: Bits::default() }
+        Self::of(self.layout, self.values.max_bytes, &self.values.pool)
+    }
+
+    fn of(layout: Layout, max_bytes: usize, pool: &Arc<ChunkPool>) -> Self {
+        let (values, offsets) = (Chunk::new(pool, max_bytes), Chunk::new(pool, max_bytes));
+        Self { layout, rows: 0, values, offsets, bits: Bits::default(), validity: Bits::default() }
     }
 
     /// How its rows lie.

@@ -6,6 +6,7 @@
 //! Invariant: offset order is seq order is publication order, and a row below the row count can be read in full.
 
 mod blocks;
+mod chunk_pool;
 mod column_buffer;
 mod column_bytes;
 mod columns;
@@ -15,6 +16,7 @@ mod packing;
 mod prepare;
 mod sealed;
 
+pub(crate) use chunk_pool::ChunkPool;
 pub(crate) use column_buffer::ColumnBuffer;
 pub(crate) use column_bytes::{ColumnBytes, Layout};
 pub(crate) use columns::GraphSink;

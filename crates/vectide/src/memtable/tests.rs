@@ -67,7 +67,8 @@ fn filled(ids: std::ops::Range<i64>) -> [ArrayRef; 2] {
 }
 
 fn two_columns() -> [ColumnBuffer; 2] {
-    [ColumnBuffer::new(Layout::Fixed(8), 1 << 20), ColumnBuffer::new(Layout::Offsets32, 1 << 20)]
+    let pool = Arc::new(ChunkPool::new(0));
+    [Layout::Fixed(8), Layout::Offsets32].map(|layout| ColumnBuffer::new(layout, 1 << 20, &pool))
 }
 
 /// Rows of `{ id: Int64, text: Utf8 }` as an appender commits them.

@@ -6,6 +6,7 @@
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::memtable::ChunkPool;
 use parking_lot::RwLock;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,9 +33,13 @@ pub(crate) struct Budget {
     holders: RwLock<Vec<Weak<dyn Holder>>>,
     /// Admitted, not linked yet.
     in_flight: AtomicU64,
+    /// Memory of memtables that are gone, kept for the next ones.
+    pool: Arc<ChunkPool>,
     freed: Notify,
 }
 
+/// Of the budget, this part at most is kept for the chunks of the next memtables.
+const POOL_SHARE: u64 = 8;
 /// Longest delay of one batch before the end of the budget.
 const MAX_DELAY: Duration = Duration::from_millis(20);
 
@@ -62,7 +67,8 @@ impl Drop for Admitted {
 impl Budget {
     pub(crate) fn new(limit: u64, stall_timeout: Duration, clock: Arc<dyn Clock>) -> Arc<Self> {
         let holders = RwLock::new(Vec::new());
-        Arc::new(Self { limit, stall_timeout, clock, holders, in_flight: AtomicU64::new(0), freed: Notify::new() })
+        let (in_flight, pool) = (AtomicU64::new(0), Arc::new(ChunkPool::new(limit / POOL_SHARE)));
+        Arc::new(Self { limit, stall_timeout, clock, holders, in_flight, pool, freed: Notify::new() })
     }
 
     pub(crate) fn register(&self, holder: Weak<dyn Holder>) {
@@ -75,19 +81,29 @@ impl Budget {
         self.limit
     }
 
-    /// Bytes held by all memtables and by batches on their way into one.
-    pub(crate) fn used(&self) -> u64 {
-        let held: u64 = self.holders.read().iter().filter_map(Weak::upgrade).map(|h| h.memory_bytes()).sum();
-        held + self.in_flight.load(Ordering::Relaxed)
+    /// Where appenders get their chunks from.
+    pub(crate) fn pool(&self) -> &Arc<ChunkPool> {
+        &self.pool
     }
 
-    /// Tells waiting writers that memory was freed.
+    /// Bytes held by all memtables, by batches on their way into one, and by chunks kept for the next ones.
+    pub(crate) fn used(&self) -> u64 {
+        let held: u64 = self.holders.read().iter().filter_map(Weak::upgrade).map(|h| h.memory_bytes()).sum();
+        held + self.in_flight.load(Ordering::Relaxed) + self.pool.free_bytes()
+    }
+
+    /// A memtable is gone: takes its chunks back and tells waiting writers that memory was freed.
     pub(crate) fn freed(&self) {
+        self.pool.collect();
         self.freed.notify_waiters();
     }
 
-    /// Seals the largest active memtable if more than half of the budget is used and nothing else would free it.
+    /// Gives back what is kept for later; if there is nothing, seals the largest active memtable if more than half of the
+    /// budget is used and nothing else would free it.
     pub(crate) fn relieve(&self) {
+        if self.pool.release() > 0 {
+            return;
+        }
         let holders: Vec<_> = self.holders.read().iter().filter_map(Weak::upgrade).collect();
         let active: u64 = holders.iter().map(|h| h.active_bytes()).sum();
         if active <= self.limit / 2 {
@@ -205,6 +221,18 @@ mod tests {
         held.bytes.store(0, Ordering::Relaxed);
         budget.freed();
         assert!(waiting.await.expect("joins").is_ok());
+    }
+
+    #[tokio::test]
+    async fn chunks_that_are_kept_count_and_go_first_when_memory_runs_low() {
+        let (budget, held) = budget(16 << 20, 30);
+        drop(budget.pool().lend(1 << 20));
+        budget.freed();
+        assert_eq!(budget.used(), 1 << 20);
+        held.bytes.store(12 << 20, Ordering::Relaxed);
+        assert!(budget.admit(10, false).await.is_ok());
+        assert_eq!(budget.used(), 12 << 20);
+        assert!(!held.sealed.load(Ordering::Relaxed), "that was enough");
     }
 
     #[tokio::test]

@@ -74,6 +74,7 @@ async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver
                     p.error = None;
                 });
                 let_go(sealed).await;
+                shard.ground.budget.freed();
             }
             Err(error) => {
                 shard.flush_failed(&error, pause);

@@ -325,6 +325,15 @@ impl Shard {
 
     /// Stops taking writes, closes the log, records its end and stops the background task.
     pub(crate) async fn close(&self) -> Result<()> {
+        self.end(true).await
+    }
+
+    /// [`Shard::close`] for a table that is about to be dropped: flushes nothing.
+    pub(crate) async fn discard(&self) -> Result<()> {
+        self.end(false).await
+    }
+
+    async fn end(&self, keeps_rows: bool) -> Result<()> {
         let first = self.section.lock().closed.replace(Error::closed("the table was closed; open it again")).is_none();
         if !first {
             return Ok(());
@@ -332,7 +341,7 @@ impl Shard {
         let (started, queue_rows) = (self.ground.clock.now(), self.log.get().map_or(0, |log| log.stats().queue_rows));
         let tail_rows = self.watermark.tail().0;
         // Without a log, only segments last.
-        let flushed = if self.has_log() { Ok(()) } else { self.flush_all().await };
+        let flushed = if self.has_log() || !keeps_rows { Ok(()) } else { self.flush_all().await };
         let ended = match self.log.get() {
             Some(log) => log.close().await,
             None => Err(Error::closed("the table was never opened")),

@@ -6,7 +6,7 @@
 use super::value::{Accepts, Value};
 use crate::batch;
 use crate::error::{Error, Result};
-use crate::memtable::{ColumnBuffer, ColumnBytes, Layout, copied};
+use crate::memtable::{ChunkPool, ColumnBuffer, ColumnBytes, Layout, copied};
 use crate::schema::TableSchema;
 use arrow::array::{Array, RecordBatch};
 use arrow::record_batch::RecordBatchOptions;
@@ -36,10 +36,16 @@ pub(super) struct RowBuffer {
 
 impl RowBuffer {
     /// An empty buffer that takes at most so many rows and bytes, for memtables of about `memtable_bytes`.
-    pub(super) fn new(schema: TableSchema, max_rows: usize, max_bytes: u64, memtable_bytes: u64) -> Self {
+    pub(super) fn new(
+        schema: TableSchema,
+        max_rows: usize,
+        max_bytes: u64,
+        memtable_bytes: u64,
+        pool: &Arc<ChunkPool>,
+    ) -> Self {
         let layouts = schema.stored().fields().iter().map(|field| Layout::of(field.data_type()));
         let columns: Option<Vec<ColumnBuffer>> =
-            layouts.map(|layout| Some(ColumnBuffer::new(layout?, memtable_bytes))).collect();
+            layouts.map(|layout| Some(ColumnBuffer::new(layout?, memtable_bytes, pool))).collect();
         Self {
             accepts: Accepts::of(&schema),
             columns: columns.unwrap_or_default(),

@@ -138,7 +138,8 @@ impl Appender {
         let (ground, max_rows) = (&table.shard.ground, (u32::MAX / 4) as usize);
         let options = &ground.options;
         let max_bytes = options.batch_bytes.min(MAX_BYTES);
-        let rows = RowBuffer::new(ground.schema.clone(), max_rows, max_bytes, options.memtable_bytes);
+        let (schema, pool) = (ground.schema.clone(), ground.budget.pool());
+        let rows = RowBuffer::new(schema, max_rows, max_bytes, options.memtable_bytes, pool);
         let is_plain = ground.schema.key().is_none() && ground.schema.vectors().is_empty();
         let gathers = is_plain && !table.shard.has_log() && !rows.columns().is_empty();
         Self {
