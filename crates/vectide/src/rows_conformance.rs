@@ -193,18 +193,18 @@ impl Case {
     /// A memtable that the case was written to; the rows below `indexed` are in its graphs.
     pub(crate) fn memtable(&self, indexed: u32) -> Memtable {
         let memtable = Memtable::new(self.schema.clone(), Arc::clone(&self.ends), FIRST_ROW).expect("valid");
-        let keys = self.keys();
         for (publication, pair) in (1..).zip(self.limits.windows(2)) {
             let size = (pair[1] - pair[0]) as usize;
             let part = self.rows.slice(pair[0] as usize, size);
             let prepared = Prepared::new(&self.schema, vec![part]).expect("in the schema");
             let first = memtable.link(prepared, self.seqs[pair[0] as usize], PubNo(publication));
             assert_eq!(first, pair[0]);
-            for row in pair[0]..pair[1] {
-                if let Some(older) = memtable.index_key(&probe(&keys, row as usize), row) {
+            let keys = KeyArray::new(self.rows.column(0).slice(pair[0] as usize, size).as_ref()).expect("a key column");
+            memtable.index_keys(&keys, &keys.hashes(), first, |_, older| {
+                if let Some(older) = older {
                     self.ends.set(older, PubNo(publication));
                 }
-            }
+            });
             memtable.pack_if_due().expect("packs");
             let room = indexed.saturating_sub(memtable.indexed());
             memtable.index_some(room);

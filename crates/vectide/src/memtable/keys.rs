@@ -44,6 +44,48 @@ struct Stripe {
     replaced: HashTable<Replaced>,
 }
 
+impl Stripe {
+    fn bytes(&self) -> usize {
+        self.keys.allocation_size() + self.replaced.allocation_size()
+    }
+
+    /// Makes `offset` the newest row of the key and returns the row that was.
+    fn insert(&mut self, hash: u64, offset: u32, same_key: impl Fn(u32) -> bool) -> Option<u32> {
+        let same = |entry: &Entry| entry.hash() == hash && same_key(entry.newest);
+        let older = match self.keys.entry(hash, same, Entry::hash) {
+            Slot::Occupied(mut slot) => std::mem::replace(&mut slot.get_mut().newest, offset),
+            Slot::Vacant(slot) => {
+                slot.insert(Entry::new(hash, offset));
+                return None;
+            }
+        };
+        let link = Replaced { by: offset, row: older };
+        self.replaced.insert_unique(spread(offset), link, |link| spread(link.by));
+        Some(older)
+    }
+}
+
+fn stripe_of(hash: u64) -> usize {
+    // The tables use the lowest and the highest bits.
+    (hash >> 40) as usize % STRIPES
+}
+
+/// The numbers of the hashes, stripe by stripe and ascending in each, and where each stripe's begin; one more for the end.
+fn by_stripe(hashes: &[u64]) -> (Vec<u32>, [usize; STRIPES + 1]) {
+    let mut starts = [0; STRIPES + 1];
+    hashes.iter().for_each(|&hash| starts[stripe_of(hash) + 1] += 1);
+    for stripe in 0..STRIPES {
+        starts[stripe + 1] += starts[stripe];
+    }
+    let (mut order, mut next) = (vec![0; hashes.len()], starts);
+    for (n, &hash) in hashes.iter().enumerate() {
+        let place = &mut next[stripe_of(hash)];
+        order[*place] = n as u32;
+        *place += 1;
+    }
+    (order, starts)
+}
+
 /// Keys to rows.
 pub(super) struct KeyIndex {
     stripes: [RwLock<Stripe>; STRIPES],
@@ -66,40 +108,41 @@ impl KeyIndex {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    fn stripe(&self, hash: u64) -> &RwLock<Stripe> {
-        // The table below uses the lowest and the highest bits.
-        &self.stripes[(hash >> 40) as usize % STRIPES]
-    }
-
-    /// Makes `offset` the newest row of the key and returns the row that was. `same_key(row)` tells whether the row
-    /// there, whose key has the same hash, has the same key.
-    pub(super) fn insert(&self, probe: &KeyProbe<'_>, offset: u32, same_key: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut stripe = self.stripe(probe.hash).write();
-        let Stripe { keys, replaced } = &mut *stripe;
-        let before = keys.allocation_size() + replaced.allocation_size();
-        let same = |entry: &Entry| entry.hash() == probe.hash && same_key(entry.newest);
-        let older = match keys.entry(probe.hash, same, Entry::hash) {
-            Slot::Occupied(mut slot) => Some(std::mem::replace(&mut slot.get_mut().newest, offset)),
-            Slot::Vacant(slot) => {
-                slot.insert(Entry::new(probe.hash, offset));
-                None
+    /// Makes the rows from `first` on the newest of their keys, in order, and tells `older` which row of this memtable each
+    /// had before it, if any. `same_key(n, row)` says whether the `row` of this memtable has the batch's key number `n`,
+    /// its hash being the same.
+    ///
+    /// Stripe by stripe, so that each is locked once and the look-ups in it, which wait for memory, overlap.
+    pub(super) fn insert_all(
+        &self,
+        hashes: &[u64],
+        first: u32,
+        same_key: impl Fn(usize, u32) -> bool,
+        mut older: impl FnMut(usize, Option<u32>),
+    ) {
+        let (order, starts) = by_stripe(hashes);
+        for (stripe, range) in self.stripes.iter().zip(starts.windows(2)) {
+            let rows = &order[range[0]..range[1]];
+            if rows.is_empty() {
+                continue;
             }
-        };
-        if let Some(row) = older {
-            let link = Replaced { by: offset, row };
-            replaced.insert_unique(spread(offset), link, |link| spread(link.by));
+            let mut stripe = stripe.write();
+            let before = stripe.bytes();
+            for &row in rows {
+                let n = row as usize;
+                older(n, stripe.insert(hashes[n], first + row, |row| same_key(n, row)));
+            }
+            let grown = stripe.bytes() - before;
+            if grown > 0 {
+                // ORDERING: Relaxed: statistics.
+                self.bytes.fetch_add(grown as u64, Ordering::Relaxed);
+            }
         }
-        let grown = keys.allocation_size() + replaced.allocation_size() - before;
-        if grown > 0 {
-            // ORDERING: Relaxed: statistics.
-            self.bytes.fetch_add(grown as u64, Ordering::Relaxed);
-        }
-        older
     }
 
     /// The newest row of the key below `below`.
     pub(super) fn find(&self, probe: &KeyProbe<'_>, below: u32, same_key: impl Fn(u32) -> bool) -> Option<u32> {
-        let stripe = self.stripe(probe.hash).read();
+        let stripe = self.stripes[stripe_of(probe.hash)].read();
         let same = |entry: &Entry| entry.hash() == probe.hash && same_key(entry.newest);
         let mut row = stripe.keys.find(probe.hash, same)?.newest;
         while row >= below {
@@ -128,7 +171,7 @@ mod tests {
         let probe = |row| KeyProbe { keys: &keys, row, hash: keys.hash(row) };
         let index = KeyIndex::new();
         for (row, offset, older) in [(0, 0, None), (1, 1, None), (0, 5, Some(0)), (0, 6, Some(5))] {
-            assert_eq!(index.insert(&probe(row), offset, |_| true), older);
+            index.insert_all(&[keys.hash(row)], offset, |_, _| true, |_, found| assert_eq!(found, older));
         }
         let found: Vec<_> = (0..8).map(|below| index.find(&probe(0), below, |_| true)).collect();
         let zero = Some(0);
@@ -137,12 +180,25 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_is_indexed_as_its_rows_one_by_one() {
+        // Every third key again, also within the batch.
+        let hashes: Vec<u64> = (0..1_000u64).map(|n| (n % 334).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        let (whole, single) = (KeyIndex::new(), KeyIndex::new());
+        let mut replaced = vec![None; hashes.len()];
+        whole.insert_all(&hashes, 5, |_, _| true, |n, older| replaced[n] = older);
+        for (n, &hash) in hashes.iter().enumerate() {
+            single.insert_all(&[hash], 5 + n as u32, |_, _| true, |_, older| assert_eq!(older, replaced[n], "row {n}"));
+        }
+        assert_eq!((replaced[333], replaced[334], replaced[700]), (None, Some(5), Some(5 + 366)));
+        assert_eq!(whole.memory_bytes(), single.memory_bytes());
+    }
+
+    #[test]
     fn keys_that_collide_are_told_apart() {
         let keys = KeyArray::new(&StringArray::from(vec!["a", "b"])).expect("keys");
         let probe = |row| KeyProbe { keys: &keys, row, hash: 1 };
         let index = KeyIndex::new();
-        assert_eq!(index.insert(&probe(0), 0, |at| at == 0), None);
-        assert_eq!(index.insert(&probe(1), 1, |at| at == 1), None);
+        index.insert_all(&[1, 1], 0, |n, at| n == at as usize, |_, older| assert_eq!(older, None));
         assert_eq!(index.find(&probe(0), 9, |at| at == 0), Some(0));
         assert_eq!(index.find(&probe(1), 9, |at| at == 1), Some(1));
     }

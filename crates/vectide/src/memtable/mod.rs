@@ -26,7 +26,7 @@ pub(crate) use prepare::{Prepared, batch_of};
 use crate::ends::Ends;
 use crate::error::{Error, Result};
 use crate::ids::{PubNo, RowId, Seq};
-use crate::keys::KeyProbe;
+use crate::keys::{KeyArray, KeyProbe};
 use crate::rows::{Hit, RowSource, SearchCost, VectorQuery, Visible, no_rows, projected};
 use crate::schema::TableSchema;
 use arrow::array::ArrayRef;
@@ -187,11 +187,19 @@ impl Memtable {
         span.last_seq.store(last.0, Ordering::Relaxed);
     }
 
-    /// Makes `offset` the newest row of the key, and returns the row of this memtable that it replaced. Called inside
-    /// the publication section for every row of a keyed table, in offset order.
-    pub(crate) fn index_key(&self, probe: &KeyProbe<'_>, offset: u32) -> Option<u32> {
-        let keys = self.keys.as_ref().expect("only keyed tables index keys");
-        keys.insert(probe, offset, |row| self.has_key(row, probe))
+    /// Makes the rows from `first` on, of which these are the keys and their hashes, the newest of their keys, and tells
+    /// `older` for each which row of this memtable it replaced. Called inside the publication section for every batch of a
+    /// keyed table, in offset order.
+    pub(crate) fn index_keys(
+        &self,
+        keys: &KeyArray,
+        hashes: &[u64],
+        first: u32,
+        older: impl FnMut(usize, Option<u32>),
+    ) {
+        let index = self.keys.as_ref().expect("only keyed tables index keys");
+        let same_key = |n: usize, row: u32| self.has_key(row, &KeyProbe { keys, row: n, hash: hashes[n] });
+        index.insert_all(hashes, first, same_key, older);
     }
 
     fn has_key(&self, row: u32, probe: &KeyProbe<'_>) -> bool {

@@ -44,9 +44,7 @@ impl Sample {
         let hashes = keys.hashes();
         memtable.link(Prepared::new(&schema, vec![rows.clone()]).expect("prepares"), Seq(1), PubNo(1));
         memtable.cover(Seq(1), Seq(ROWS as u64), PubNo(1));
-        for (row, &hash) in hashes.iter().enumerate() {
-            memtable.index_key(&KeyProbe { keys: &keys, row, hash }, row as u32);
-        }
+        memtable.index_keys(&keys, &hashes, 0, |_, _| {});
         while memtable.index_some(ROWS as u32) > 0 {}
         memtable.seal();
         let memtable = Arc::new(memtable);

@@ -235,15 +235,13 @@ impl Section {
 
     /// Makes the rows from `first` on the newest of their keys and ends those that they replace.
     fn replace(&mut self, keys: &HashedKeys, older: &OlderRows, first: u32, publication: PubNo) -> Result<u64> {
-        let mut ended = 0;
-        for (row, &hash) in keys.1.iter().enumerate() {
-            let offset = first + u32::try_from(row).expect("a batch has fewer rows than a memtable");
-            let probe = KeyProbe { keys: &keys.0, row, hash };
-            match self.active.index_key(&probe, offset) {
-                Some(previous) => ended += u64::from(self.source.ends.set(previous, publication)),
-                None => ended += self.end_older(older, row, publication),
-            }
-        }
+        let (mut ended, active) = (0, Arc::clone(&self.active));
+        active.index_keys(&keys.0, &keys.1, first, |row, previous| {
+            ended += match previous {
+                Some(previous) => u64::from(self.source.ends.set(previous, publication)),
+                None => self.end_older(older, row, publication),
+            };
+        });
         Ok(ended)
     }
 
