@@ -4,31 +4,15 @@
 //! that is held for one look-up. Invariant: from a key's newest row, the chain of replaced rows descends through all
 //! its rows in this memtable, so that a snapshot of any age finds its version.
 
+use super::newest::Newest;
 use crate::keys::KeyProbe;
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry as Slot;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const STRIPES: usize = 16;
-
-/// Twelve bytes: a hash in two halves, so that nothing is padded.
-#[derive(Clone, Copy)]
-struct Entry {
-    low: u32,
-    high: u32,
-    newest: u32,
-}
-
-impl Entry {
-    fn new(hash: u64, newest: u32) -> Self {
-        Self { low: hash as u32, high: (hash >> 32) as u32, newest }
-    }
-
-    fn hash(&self) -> u64 {
-        u64::from(self.high) << 32 | u64::from(self.low)
-    }
-}
+/// Rows that are indexed at a time.
+const WINDOW: usize = 256;
 
 /// A row and the older row of the same key that it replaced.
 #[derive(Clone, Copy)]
@@ -40,25 +24,18 @@ struct Replaced {
 /// A slice of the keys, by hash.
 #[derive(Default)]
 struct Stripe {
-    keys: HashTable<Entry>,
+    keys: Newest,
     replaced: HashTable<Replaced>,
 }
 
 impl Stripe {
     fn bytes(&self) -> usize {
-        self.keys.allocation_size() + self.replaced.allocation_size()
+        self.keys.bytes() + self.replaced.allocation_size()
     }
 
     /// Makes `offset` the newest row of the key and returns the row that was.
     fn insert(&mut self, hash: u64, offset: u32, same_key: impl Fn(u32) -> bool) -> Option<u32> {
-        let same = |entry: &Entry| entry.hash() == hash && same_key(entry.newest);
-        let older = match self.keys.entry(hash, same, Entry::hash) {
-            Slot::Occupied(mut slot) => std::mem::replace(&mut slot.get_mut().newest, offset),
-            Slot::Vacant(slot) => {
-                slot.insert(Entry::new(hash, offset));
-                return None;
-            }
-        };
+        let older = self.keys.replace(hash, offset, same_key)?;
         let link = Replaced { by: offset, row: older };
         self.replaced.insert_unique(spread(offset), link, |link| spread(link.by));
         Some(older)
@@ -66,24 +43,8 @@ impl Stripe {
 }
 
 fn stripe_of(hash: u64) -> usize {
-    // The tables use the lowest and the highest bits.
-    (hash >> 40) as usize % STRIPES
-}
-
-/// The numbers of the hashes, stripe by stripe and ascending in each, and where each stripe's begin; one more for the end.
-fn by_stripe(hashes: &[u64]) -> (Vec<u32>, [usize; STRIPES + 1]) {
-    let mut starts = [0; STRIPES + 1];
-    hashes.iter().for_each(|&hash| starts[stripe_of(hash) + 1] += 1);
-    for stripe in 0..STRIPES {
-        starts[stripe + 1] += starts[stripe];
-    }
-    let (mut order, mut next) = (vec![0; hashes.len()], starts);
-    for (n, &hash) in hashes.iter().enumerate() {
-        let place = &mut next[stripe_of(hash)];
-        order[*place] = n as u32;
-        *place += 1;
-    }
-    (order, starts)
+    // The tables use the upper half.
+    (hash >> 4) as usize % STRIPES
 }
 
 /// Keys to rows.
@@ -112,7 +73,7 @@ impl KeyIndex {
     /// had before it, if any. `same_key(n, row)` says whether the `row` of this memtable has the batch's key number `n`,
     /// its hash being the same.
     ///
-    /// Stripe by stripe, so that each is locked once and the look-ups in it, which wait for memory, overlap.
+    /// Readers wait for at most [`WINDOW`] rows of it.
     pub(super) fn insert_all(
         &self,
         hashes: &[u64],
@@ -120,31 +81,41 @@ impl KeyIndex {
         same_key: impl Fn(usize, u32) -> bool,
         mut older: impl FnMut(usize, Option<u32>),
     ) {
-        let (order, starts) = by_stripe(hashes);
-        for (stripe, range) in self.stripes.iter().zip(starts.windows(2)) {
-            let rows = &order[range[0]..range[1]];
-            if rows.is_empty() {
+        let mut insert = |stripe: &mut Stripe, n: usize| {
+            let offset = first + u32::try_from(n).expect("a batch has fewer rows than a memtable");
+            older(n, stripe.insert(hashes[n], offset, |row| same_key(n, row)));
+        };
+        let mut grown = 0;
+        for (window, rows) in (0..).step_by(WINDOW).zip(hashes.chunks(WINDOW)) {
+            if rows.len() < STRIPES {
+                for (n, &hash) in rows.iter().enumerate() {
+                    let mut stripe = self.stripes[stripe_of(hash)].write();
+                    let before = stripe.bytes();
+                    insert(&mut stripe, window + n);
+                    grown += stripe.bytes() - before;
+                }
                 continue;
             }
-            let mut stripe = stripe.write();
-            let before = stripe.bytes();
-            for &row in rows {
-                let n = row as usize;
-                older(n, stripe.insert(hashes[n], first + row, |row| same_key(n, row)));
+            // With all stripes in hand, the look-ups of all rows wait for memory together.
+            let mut stripes: [_; STRIPES] = std::array::from_fn(|n| self.stripes[n].write());
+            let before: usize = stripes.iter().map(|stripe| stripe.bytes()).sum();
+            let touched = rows.iter().map(|&hash| stripes[stripe_of(hash)].keys.touch(hash));
+            std::hint::black_box(touched.sum::<u32>());
+            for (n, &hash) in rows.iter().enumerate() {
+                insert(&mut stripes[stripe_of(hash)], window + n);
             }
-            let grown = stripe.bytes() - before;
-            if grown > 0 {
-                // ORDERING: Relaxed: statistics.
-                self.bytes.fetch_add(grown as u64, Ordering::Relaxed);
-            }
+            grown += stripes.iter().map(|stripe| stripe.bytes()).sum::<usize>() - before;
+        }
+        if grown > 0 {
+            // ORDERING: Relaxed: statistics.
+            self.bytes.fetch_add(grown as u64, Ordering::Relaxed);
         }
     }
 
     /// The newest row of the key below `below`.
     pub(super) fn find(&self, probe: &KeyProbe<'_>, below: u32, same_key: impl Fn(u32) -> bool) -> Option<u32> {
         let stripe = self.stripes[stripe_of(probe.hash)].read();
-        let same = |entry: &Entry| entry.hash() == probe.hash && same_key(entry.newest);
-        let mut row = stripe.keys.find(probe.hash, same)?.newest;
+        let mut row = stripe.keys.find(probe.hash, same_key)?;
         while row >= below {
             let of_row = |link: &Replaced| link.by == row;
             row = stripe.replaced.find(spread(row), of_row)?.row;

@@ -12,6 +12,7 @@ mod column_bytes;
 mod columns;
 mod gathered;
 mod keys;
+mod newest;
 mod packing;
 mod prepare;
 mod sealed;

@@ -37,12 +37,12 @@ pub(super) fn map(file: &File, len: u64) -> io::Result<Bytes> {
 
 /// Asks the kernel for huge pages behind memory that is about to be written from end to end: a page fault for each 2 MiB
 /// instead of each 4 KiB (decision 0007). Advice: where the kernel has none, or cannot, nothing changes.
-pub(crate) fn advise_huge(spare: &mut [MaybeUninit<u8>]) {
+pub(crate) fn advise_huge<T>(spare: &mut [MaybeUninit<T>]) {
     #[cfg(target_os = "linux")]
     {
         const PAGE: usize = 4096;
         let first = spare.as_ptr().addr() & !(PAGE - 1);
-        let len = (spare.as_ptr().addr() + spare.len()).next_multiple_of(PAGE) - first;
+        let len = (spare.as_ptr().addr() + size_of_val(spare)).next_multiple_of(PAGE) - first;
         let start = spare.as_mut_ptr().map_addr(|_| first);
         // SAFETY:
         // 1. MADV_HUGEPAGE changes how a range is backed, never what it holds: it is sound for any range of mapped pages,
