@@ -50,6 +50,8 @@ async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver
         let head = held.sealed.lock().front().cloned();
         let Some(sealed) = head else {
             held.seal_if_old();
+            // Of memtables that a snapshot held until now.
+            held.ground.budget.pool().collect();
             drop(held);
             tokio::select! {
                 () = wake.notified() => {}
