@@ -4,6 +4,7 @@
 //! builds would crawl, and every one of them would compile all kernels again. Calls through [`Compiled`] reach code
 //! that was compiled with this crate.
 
+use crate::base::{BaseGraph, BaseLinks, BaseRows, BaseWriter};
 use crate::distance::Element;
 use crate::error::GraphError;
 use crate::exact::exact;
@@ -48,6 +49,22 @@ pub trait Compiled: Element {
         accept: &dyn Fn(u32) -> bool,
         scratch: &mut Scratch,
     ) -> Vec<Hit>;
+
+    /// [`search`](crate::search()) of a base.
+    fn search_base(
+        of: (&BaseRows<Self>, &dyn BaseLinks),
+        query: &Query,
+        k: usize,
+        ef: usize,
+        accept: &dyn Fn(u32) -> bool,
+        scratch: &mut Scratch,
+    ) -> Vec<Hit>;
+
+    /// [`BaseWriter::insert`].
+    ///
+    /// # Errors
+    /// Those of [`BaseWriter::insert`].
+    fn merge(writer: &mut BaseWriter<'_, Self>, node: u32, scratch: &mut Scratch) -> Result<bool, GraphError>;
 
     /// [`exact`](crate::exact()) over a table.
     fn scan_live(
@@ -106,6 +123,25 @@ macro_rules! compiled {
                 scratch: &mut Scratch,
             ) -> Vec<Hit> {
                 search(of.0, of.1, query, k, ef, &accept, scratch)
+            }
+
+            fn search_base(
+                of: (&BaseRows<Self>, &dyn BaseLinks),
+                query: &Query,
+                k: usize,
+                ef: usize,
+                accept: &dyn Fn(u32) -> bool,
+                scratch: &mut Scratch,
+            ) -> Vec<Hit> {
+                search(&BaseGraph::new(of.0, of.1), of.0, query, k, ef, &accept, scratch)
+            }
+
+            fn merge(
+                writer: &mut BaseWriter<'_, Self>,
+                node: u32,
+                scratch: &mut Scratch,
+            ) -> Result<bool, GraphError> {
+                writer.insert(node, scratch)
             }
 
             fn scan_live(

@@ -144,7 +144,7 @@ impl Graph {
         work.chosen.resize_with(work.chosen.len().max(usize::from(top) + 1), Vec::new);
         for level in (0..=top).rev() {
             let ef = self.params.ef_construction as usize;
-            traverse(self, space, query, level, start, ef, None, work);
+            traverse(self, space, query, level, &[start], ef, None, work);
             let candidates = work.beam.keys();
             start = candidates.first().copied().unwrap_or(start);
             let chosen = &mut work.chosen[usize::from(level)];
@@ -333,11 +333,11 @@ impl Task for Encode<'_> {
 
 /// Whether codes tell too little about the candidates that an insert by code left
 /// in the beam.
-struct Probe<'a, V> {
-    metric: Metric,
-    vectors: &'a V,
-    query: &'a [f32],
-    work: &'a mut Work,
+pub(crate) struct Probe<'a, V> {
+    pub(crate) metric: Metric,
+    pub(crate) vectors: &'a V,
+    pub(crate) query: &'a [f32],
+    pub(crate) work: &'a mut Work,
 }
 
 impl<V: Vectors> Task for Probe<'_, V> {

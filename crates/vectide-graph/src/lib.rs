@@ -97,6 +97,9 @@ mod mapped;
 // Reachability.
 mod repair;
 
+// One graph over many stored ones.
+mod base;
+
 // Entry points compiled here.
 mod compiled;
 
@@ -108,6 +111,7 @@ pub mod fuzzing;
 #[cfg(all(test, loom))]
 mod loom_tests;
 
+pub use base::{BaseChanges, BaseGraph, BaseLinks, BaseRows, BaseSeed, BaseWriter, NoLinks, row_words, walk_order};
 pub use codes::Codes;
 pub use compiled::Compiled;
 pub use distance::{Element, Isa};

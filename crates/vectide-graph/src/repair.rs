@@ -162,7 +162,7 @@ fn reattach<S: Space>(
     let ef = graph.params.ef_construction as usize;
     let start = descend(graph, space, query, entry, 0, work);
     let accept = |id| reached.contains(id);
-    traverse(graph, space, query, 0, start, ef, Some(&accept), work);
+    traverse(graph, space, query, 0, &[start], ef, Some(&accept), work);
     let parent = graph.attach(space, query, id, entry, work);
     link_pinned(&graph.lock_row(0, id), Link::pinned(parent.id(), parent.distance()));
 }

@@ -177,7 +177,7 @@ fn search_level_0<G: GraphView, S: Space>(
         return;
     };
     let start = descend(graph, space, query, entry, 0, work);
-    traverse(graph, space, query, 0, start, ef, Some(accept), work);
+    traverse(graph, space, query, 0, &[start], ef, Some(accept), work);
 }
 
 /// Measures the nodes of the beam again, exactly, from the nearest on, until the
@@ -267,7 +267,7 @@ pub(crate) fn descend<G: sealed::View, S: Space>(
 }
 
 /// Collects in `work.beam` the `ef` accepted nodes on `level` nearest to `query`
-/// (Algorithm 2), starting from `start`. `work.visited` holds the distances of
+/// (Algorithm 2), starting from `starts`. `work.visited` holds the distances of
 /// all nodes that were measured.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the arguments of Algorithm 2, and buffers")]
@@ -276,7 +276,7 @@ pub(crate) fn traverse<G: sealed::View, S: Space>(
     space: &S,
     query: &S::Query,
     level: u8,
-    start: Key,
+    starts: &[Key],
     ef: usize,
     accept: Option<Accept<'_>>,
     work: &mut Work,
@@ -284,13 +284,15 @@ pub(crate) fn traverse<G: sealed::View, S: Space>(
     let Work { beam, visited, links, slots, distances, evaluations, .. } = work;
     beam.reset(ef);
     visited.reset(16 * ef);
-    if let Some(slot) = visited.insert(start.id()) {
+    visited.reserve(starts.len());
+    for &start in starts {
+        let Some(slot) = visited.insert(start.id()) else { continue };
         visited.set_distance(slot, start.id(), start.distance());
-    }
-    if space.row(start.id()).is_some() {
-        offer(beam, start, accept);
-    } else {
-        beam.offer_rejected(start);
+        if space.row(start.id()).is_some() {
+            offer(beam, start, accept);
+        } else {
+            beam.offer_rejected(start);
+        }
     }
     while let Some(id) = beam.pop() {
         links.clear();

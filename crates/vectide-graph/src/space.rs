@@ -25,6 +25,14 @@ pub(crate) trait Space: Copy {
     /// Whether one of `others` is nearer to `row` than `distance`. `buffer` holds
     /// the row in the form of a query, where that pays.
     fn any_nearer(&self, row: Self::Row, distance: f32, others: &[Self::Row], buffer: &mut CodeQuery) -> bool;
+    /// How far each of `others` is from `row`, with its place among them.
+    fn distances_from(
+        &self,
+        row: Self::Row,
+        others: &[Self::Row],
+        buffer: &mut CodeQuery,
+        each: impl FnMut(usize, f32),
+    );
 }
 
 /// Exact distances, from the rows as they were written.
@@ -105,5 +113,19 @@ impl<'a, K: Kernel, V: Vectors> Space for Exact<'a, K, V> {
             }
         }
         false
+    }
+
+    #[inline(always)]
+    fn distances_from(
+        &self,
+        row: Self::Row,
+        others: &[Self::Row],
+        _buffer: &mut CodeQuery,
+        mut each: impl FnMut(usize, f32),
+    ) {
+        for (at, other) in others.iter().enumerate() {
+            let scale = row.inv_norm * other.inv_norm;
+            each(at, distance(self.kernel, self.metric, row.values, other.values, scale));
+        }
     }
 }

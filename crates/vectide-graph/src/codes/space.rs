@@ -107,4 +107,24 @@ impl<'a, K: Kernel, C: Code, G: View> Space for Coded<'a, K, C, G> {
         }
         false
     }
+
+    #[inline(always)]
+    fn distances_from(
+        &self,
+        row: &'a [u8],
+        others: &[&'a [u8]],
+        buffer: &mut CodeQuery,
+        mut each: impl FnMut(usize, f32),
+    ) {
+        self.encoder.hold::<C>(row, buffer);
+        let (fours, rest) = others.as_chunks::<4>();
+        for (at, four) in fours.iter().enumerate() {
+            for (lane, distance) in self.distance_four(buffer, *four).into_iter().enumerate() {
+                each(4 * at + lane, distance);
+            }
+        }
+        for (at, other) in rest.iter().enumerate() {
+            each(4 * fours.len() + at, self.distance(buffer, other));
+        }
+    }
 }
