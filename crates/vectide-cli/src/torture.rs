@@ -203,8 +203,9 @@ async fn search_on(table: Table, mut rng: Rng, stopped: watch::Receiver<bool>) {
 fn class(path: &Path) -> &'static str {
     let text = path.to_string_lossy();
     let is_dir = path.extension().is_none() && !text.ends_with("LOCK") && !text.ends_with("durable");
-    let parts: [(&str, &str, &str); 4] = [
+    let parts: [(&str, &str, &str); 5] = [
         ("/segments", "segment", "segment-dir"),
+        ("/0/base", "links", "links-dir"),
         ("/wal", "log", "log-dir"),
         ("/manifest", "manifest", "manifest-dir"),
         ("/catalog", "catalog", "catalog-dir"),
@@ -231,6 +232,8 @@ mod tests {
         assert_eq!(told("/d/tables/ab/0/wal/durable"), "mark");
         assert_eq!(told("/d/tables/ab/0/segments/1-1/.rows.arrow.7-1.tmp"), "segment");
         assert_eq!(told("/d/tables/ab/0/manifest/00000000000000000001.json"), "manifest");
+        assert_eq!(told("/d/tables/ab/0/base/2-14.arrow"), "links");
+        assert_eq!(told("/d/tables/ab/0/base"), "links-dir");
         assert_eq!(told("/d/LOCK"), "lock");
         assert_eq!(told("/d"), "root");
     }

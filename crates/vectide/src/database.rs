@@ -4,10 +4,12 @@
 //! catalog is a numbered log of JSON objects (`manifest`), a table is opened by `table::open` when it is first asked for.
 //! Invariant: tables share one memory budget, one pool of index threads, one store.
 
+use crate::base::node_cache::NodeCache;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::ShardId;
 use crate::manifest::{Catalog, ShardManifest, TableEntry, Versioned};
+use crate::merge::worker::Worker;
 use crate::options::Options;
 use crate::schema::TableSchema;
 use crate::stats::DatabaseStats;
@@ -37,6 +39,8 @@ pub(crate) struct Inner {
     clock: Arc<dyn Clock>,
     budget: Arc<Budget>,
     indexer: Arc<Indexer>,
+    node_cache: Arc<NodeCache>,
+    merger: Arc<Worker>,
     lock: Option<Arc<dyn LockGuard>>,
     /// Held while a table is opened, created or dropped, so that it is opened once.
     tables: tokio::sync::Mutex<()>,
@@ -156,6 +160,8 @@ impl Builder {
         Ok(Inner {
             budget: Budget::new(options.memory_bytes, stall_timeout, Arc::clone(&self.clock)),
             indexer: Arc::new(indexer),
+            node_cache: NodeCache::new(options.merge.node_cache_bytes),
+            merger: Arc::new(Worker::start().map_err(|e| Error::io("starting the merge thread", e))?),
             store,
             catalog,
             options,
@@ -406,6 +412,8 @@ impl Inner {
             clock: Arc::clone(&self.clock),
             budget: Arc::clone(&self.budget),
             indexer: Arc::clone(&self.indexer),
+            node_cache: Arc::clone(&self.node_cache),
+            merger: Arc::clone(&self.merger),
             _lock: self.lock.clone(),
         })
     }

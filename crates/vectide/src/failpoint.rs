@@ -42,6 +42,15 @@ pub const POINTS: &[&str] = &[
     "flush.ends.after",
     "flush.commit.before",
     "flush.commit.after",
+    "merge.base.before",
+    "merge.base.after",
+    "merge.delta.before",
+    "merge.delta.after",
+    "merge.commit.before",
+    "merge.commit.after",
+    "merge.fold.before",
+    "merge.fold.after",
+    "merge.collect.before",
 ];
 
 /// Passes a fail point. `Err` only if an `error` action was set on it.

@@ -38,6 +38,7 @@
 
 pub use arrow;
 
+mod base;
 mod batch;
 // Time.
 pub mod clock;
@@ -57,6 +58,7 @@ mod keys;
 // What a shard consists of.
 pub mod manifest;
 mod memtable;
+mod merge;
 // Settings.
 pub mod options;
 mod rows;
@@ -83,7 +85,7 @@ pub use database::{Builder, IntoTableSchema, ReadOnly, TableInfo, Vectide};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::Token;
 pub use keys::Keys;
-pub use options::{Durability, Options, Visibility, WalOptions};
+pub use options::{Durability, Invalidation, MergeOptions, Options, Visibility, WalOptions};
 pub use schema::{Metric, TableSchema};
 pub use stats::{DatabaseStats, Staleness, TableStats, VerifyReport};
 pub use table::{Appender, CommitEvery, ReadTable, Snapshot, Table, Value, WriteAck};

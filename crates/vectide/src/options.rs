@@ -63,6 +63,80 @@ impl Default for WalOptions {
     }
 }
 
+/// What a step of a merge takes out of the node cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Invalidation {
+    /// The nodes whose rows it changed.
+    #[default]
+    Dirty,
+    /// All nodes whose rows it read. Only to be measured against.
+    Touched,
+    /// Everything. Only to be measured against.
+    All,
+}
+
+/// How segments are merged into the base (decision 0009).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MergeOptions {
+    /// Whether segments are merged at all. Default true.
+    pub enabled: bool,
+    /// Segments that a table without a base has before one is begun. Default 2.
+    pub segments: usize,
+    /// Rows that a step inserts at least; one inserts half a per cent of the base. Default 256.
+    pub step_rows: u32,
+    /// Share of one core's time that merging takes at most, in per cent. Default 50.
+    pub core_pct: u32,
+    /// Dead rows among a base's, in per cent, from which on a base without them is built. Default 50.
+    pub dead_pct: u32,
+    /// Bytes of deltas, in per cent of the base file, from which on they are folded into a new one. Default 100.
+    pub fold_pct: u32,
+    /// Manifest versions whose files stay for readers that are behind, at least. Default 16.
+    pub kept_versions: u64,
+    /// Memory for rows of links, for all tables together, in bytes. Default 64 MiB, at least 64 KiB.
+    pub node_cache_bytes: u64,
+    /// What a step takes out of the node cache. Default `dirty`.
+    pub invalidation: Invalidation,
+    /// Whether a step's new rows are put into the node cache. Default true; false only to measure the other policies.
+    pub publish: bool,
+}
+
+impl Default for MergeOptions {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            segments: 2,
+            step_rows: 256,
+            core_pct: 50,
+            dead_pct: 50,
+            fold_pct: 100,
+            kept_versions: 16,
+            node_cache_bytes: 64 << 20,
+            invalidation: Invalidation::Dirty,
+            publish: true,
+        }
+    }
+}
+
+impl MergeOptions {
+    fn validate(&self) -> Result<()> {
+        let within = |name: &str, value: u64, least: u64, most: u64| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::invalid(format!("option `merge.{name}` is {value}; it must be {least} to {most}")))
+        };
+        within("segments", self.segments as u64, 1, 1_000)?;
+        within("step_rows", self.step_rows.into(), 1, 1 << 24)?;
+        within("core_pct", self.core_pct.into(), 1, 100)?;
+        within("dead_pct", self.dead_pct.into(), 1, 100)?;
+        within("fold_pct", self.fold_pct.into(), 1, 10_000)?;
+        within("kept_versions", self.kept_versions, 1, 1 << 20)?;
+        within("node_cache_bytes", self.node_cache_bytes, 64 << 10, 1 << 50)
+    }
+}
+
 /// A database's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -102,6 +176,8 @@ pub struct Options {
     pub shards: u32,
     /// The log.
     pub wal: WalOptions,
+    /// Merging.
+    pub merge: MergeOptions,
     /// The store behind everything.
     pub store: crate::store::StoreOptions,
 }
@@ -125,6 +201,7 @@ impl Default for Options {
             refresh_interval_ms: 50,
             shards: 1,
             wal: WalOptions::default(),
+            merge: MergeOptions::default(),
             store: crate::store::StoreOptions::default(),
         }
     }
@@ -171,6 +248,7 @@ impl Options {
         at_least("wal.queue_bytes", self.wal.queue_bytes, 4 << 10)?;
         at_least("wal.object_bytes", self.wal.object_bytes, 4 << 10)?;
         at_least("wal.puts_in_flight", self.wal.puts_in_flight as u64, 1)?;
+        self.merge.validate()?;
         self.store.validate()
     }
 
@@ -187,6 +265,10 @@ impl Options {
 mod tests {
     use super::*;
 
+    fn merging(merge: MergeOptions) -> Options {
+        Options { merge, ..Options::default() }
+    }
+
     #[test]
     fn settings_that_make_no_sense_are_refused_by_name() {
         assert!(Options::default().validate().is_ok());
@@ -196,6 +278,8 @@ mod tests {
             (Options { memtable_rows: 0, ..Options::default() }, "memtable_rows"),
             (Options { tail_rows: 0, ..Options::default() }, "tail_rows"),
             (Options { index_threads: 4_096, ..Options::default() }, "index_threads"),
+            (merging(MergeOptions { core_pct: 0, ..MergeOptions::default() }), "merge.core_pct"),
+            (merging(MergeOptions { node_cache_bytes: 1, ..MergeOptions::default() }), "merge.node_cache_bytes"),
         ];
         for (options, name) in refused {
             let message = options.validate().expect_err("refused").to_string();
@@ -209,6 +293,10 @@ mod tests {
         assert_eq!(defaults.memory_bytes, 1024 * 1024 * 1024);
         assert_eq!(defaults.memtable_bytes, 256 * 1024 * 1024);
         assert_eq!((defaults.tail_rows, defaults.ef_search, defaults.snapshots), (1_024, 64, 10_000));
+        let merge = &defaults.merge;
+        assert_eq!((merge.enabled, merge.segments, merge.step_rows, merge.core_pct), (true, 2, 256, 50));
+        assert_eq!((merge.dead_pct, merge.fold_pct, merge.kept_versions), (50, 100, 16));
+        assert_eq!((merge.node_cache_bytes, merge.invalidation, merge.publish), (64 << 20, Invalidation::Dirty, true));
         let text = serde_json::to_string(&defaults).expect("serialises");
         assert_eq!(serde_json::from_str::<Options>(&text).expect("reads back"), defaults);
     }

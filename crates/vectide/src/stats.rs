@@ -31,6 +31,12 @@ pub struct TableStats {
     pub wal: crate::wal::LogStats,
     /// Flushes since the table was opened.
     pub flush: FlushStats,
+    /// The graph that segments are merged into.
+    pub base: BaseStats,
+    /// Merging since the table was opened.
+    pub merge: MergeStats,
+    /// The cache of rows of links that all tables of the database share.
+    pub node_cache: NodeCacheStats,
     /// Writers that were slowed.
     pub stalls: StallStats,
     /// Searches since the table was opened.
@@ -126,6 +132,99 @@ pub struct FlushStats {
     pub last_ms: f64,
     /// Duration of the longest one, in milliseconds.
     pub max_ms: f64,
+}
+
+/// The base.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseStats {
+    /// Which base; empty if there is none.
+    pub id: String,
+    /// Steps that made it what it is.
+    pub version: u64,
+    /// Segments whose rows are found through it.
+    pub segments: u64,
+    /// Nodes of its graph, dead ones included.
+    pub nodes: u64,
+    /// Deltas behind its base file.
+    pub deltas: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Memory of its tables and upper levels, in bytes.
+    pub memory_bytes: u64,
+    /// Links that searches passed over because they lead nowhere: more than 0 means damage.
+    pub bad_links: u64,
+}
+
+/// Merging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MergeStats {
+    /// Steps committed.
+    pub steps: u64,
+    /// Attempts that failed and were or will be tried again.
+    pub failed: u64,
+    /// Rows inserted.
+    pub rows: u64,
+    /// Segments that became part of the base.
+    pub segments: u64,
+    /// Bases that took the place of another.
+    pub bases: u64,
+    /// Segments whose space was given back because all of their rows were dead.
+    pub retired: u64,
+    /// Base files written in place of deltas.
+    pub folds: u64,
+    /// Segments that wait to be merged, the one under way included.
+    pub backlog_segments: u64,
+    /// Their rows that are not in yet.
+    pub backlog_rows: u64,
+    /// For how long there has been a backlog, in milliseconds.
+    pub backlog_ms: u64,
+    /// Nodes whose rows were read, changed or not, by all steps.
+    pub nodes_touched: u64,
+    /// Nodes whose rows were changed or are new.
+    pub nodes_dirty: u64,
+    /// Nodes that were taken out of the node cache.
+    pub nodes_invalidated: u64,
+    /// The same of the last step.
+    pub last_touched: u64,
+    /// The same of the last step.
+    pub last_dirty: u64,
+    /// Bytes written: deltas and base files.
+    pub bytes_written: u64,
+    /// Bytes written for each byte of links that the merged rows take.
+    pub bytes_written_per_byte: f64,
+    /// Objects removed because nothing named them any more.
+    pub collected: u64,
+    /// Time that inserting took, pauses excluded, in milliseconds.
+    pub busy_ms: f64,
+    /// Duration of the last step, in milliseconds.
+    pub last_ms: f64,
+    /// Duration of the longest, in milliseconds.
+    pub max_ms: f64,
+}
+
+/// The node cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCacheStats {
+    /// Bytes that it may take.
+    pub capacity_bytes: u64,
+    /// Bytes that it takes, bookkeeping included.
+    pub bytes: u64,
+    /// Rows that it holds.
+    pub rows: u64,
+    /// Reads that found their row.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Rows read from files.
+    pub loads: u64,
+    /// Reads by snapshots older than the rows that are kept: they go past the cache.
+    pub past: u64,
+    /// Rows that left to make room.
+    pub evictions: u64,
+    /// Rows that a step put in.
+    pub published: u64,
+    /// Nodes that a step took out.
+    pub invalidated: u64,
 }
 
 /// Writers that were slowed, by reason.
@@ -256,4 +355,6 @@ pub struct VerifyReport {
     pub keys: u64,
     /// Graph nodes found reachable.
     pub reachable_nodes: u64,
+    /// Nodes of the base found reachable.
+    pub base_nodes: u64,
 }

@@ -146,7 +146,8 @@ pub(crate) fn nearest_by_scan(
     Ok(with_scratch(|scratch| source.scan(&prepared, 0..visible.below, &accept, query.k, scratch)))
 }
 
-fn prepare(params: &Params, query: &VectorQuery<'_>) -> Result<Query> {
+/// The query as vectors of these settings are compared with it.
+pub(crate) fn prepare(params: &Params, query: &VectorQuery<'_>) -> Result<Query> {
     Query::new(params.metric, params.dim, query.vector)
         .map_err(|e| Error::invalid(format!("query vector: {e}")).with_source(e))
 }

@@ -9,7 +9,7 @@ use vectide::arrow::array::{
     ArrayRef, AsArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray, UInt64Array,
 };
 use vectide::arrow::datatypes::{DataType, Field, Float32Type, Int64Type, UInt64Type};
-use vectide::{Options, Table, TableSchema, WalOptions};
+use vectide::{MergeOptions, Options, Table, TableSchema, WalOptions};
 
 /// Dimension of the vectors.
 pub const DIM: usize = 8;
@@ -132,6 +132,7 @@ pub fn options() -> Options {
         memtable_log_objects: 40,
         tail_rows: 64,
         index_threads: 1,
+        merge: MergeOptions { step_rows: 30, core_pct: 100, fold_pct: 50, kept_versions: 8, ..MergeOptions::default() },
         wal: WalOptions { file_bytes: 128 << 10, ..WalOptions::default() },
         ..Options::default()
     }

@@ -42,6 +42,8 @@ const SITES: &[Site] = &[
         s.kind == SyncKind::Dir && s.path.parent().is_some_and(|p| p.ends_with("segments"))
     }),
     ("a segment's folder in segments/", Ends::AtRandom, |s| dir_named(s, "segments")),
+    ("a file of links", Ends::AtRandom, |s| file_in(s, "/base/")),
+    ("a file of links' name", Ends::AtRandom, |s| dir_named(s, "base")),
     ("a manifest", Ends::AtRandom, |s| file_in(s, "/manifest/")),
     ("a manifest's name", Ends::AtRandom, |s| dir_named(s, "manifest")),
     ("the catalog", Ends::AtRandom, |s| file_in(s, "/catalog/")),

@@ -8,4 +8,6 @@ pub mod commit;
 pub mod model;
 
 pub use commit::Versioned;
-pub use model::{Catalog, Document, EpochEnd, PartMeta, SegmentMeta, ShardManifest, TableEntry};
+pub use model::{
+    AdoptedMeta, BaseMeta, Catalog, Document, EpochEnd, LinksMeta, PartMeta, SegmentMeta, ShardManifest, TableEntry,
+};

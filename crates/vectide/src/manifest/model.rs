@@ -81,6 +81,12 @@ pub struct ShardManifest {
     /// The segments, in any order; their rows do not overlap.
     #[serde(default)]
     pub segments: Vec<SegmentMeta>,
+    /// The base that searches use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseMeta>,
+    /// The base that is being built to take its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_base: Option<BaseMeta>,
 }
 
 impl ShardManifest {
@@ -99,8 +105,68 @@ impl ShardManifest {
             next_segment: 1,
             closed: Vec::new(),
             segments: Vec::new(),
+            base: None,
+            next_base: None,
         }
     }
+}
+
+/// One base, as of one version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseMeta {
+    /// `<epoch>-<n>`, numbered among the segments: which base it is, whatever its version.
+    pub id: String,
+    /// Steps of merges that were committed.
+    pub version: u32,
+    /// The version up to which `file` holds all rows of links.
+    pub folded: u32,
+    /// The base file; a base that began empty has none at first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<LinksMeta>,
+    /// The rows that each version after `folded` wrote, one file a version, ascending.
+    #[serde(default)]
+    pub deltas: Vec<LinksMeta>,
+    /// The segments whose rows it links, in the order of their nodes; only the last can be incomplete.
+    pub segments: Vec<AdoptedMeta>,
+}
+
+impl BaseMeta {
+    /// The segment of that name.
+    #[must_use]
+    pub fn segment(&self, id: &str) -> Option<&AdoptedMeta> {
+        self.segments.iter().find(|s| s.id == id)
+    }
+
+    /// Its files.
+    pub fn files(&self) -> impl Iterator<Item = &LinksMeta> {
+        self.file.iter().chain(&self.deltas)
+    }
+}
+
+/// A file of links: a base file or a delta.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinksMeta {
+    /// `<epoch>-<n>`, numbered among the segments; also its name.
+    pub id: String,
+    /// Length in bytes.
+    pub len: u64,
+    /// CRC32C of the whole file.
+    pub crc32c: u32,
+}
+
+/// A segment whose rows a base links.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptedMeta {
+    /// The segment.
+    pub id: String,
+    /// The node of its row at offset 0; a multiple of 64.
+    pub first_node: u32,
+    /// Rows that ended at or before it are left out, but for those of the segment that the base began with.
+    pub horizon: PubNo,
+    /// Rows that are in, in the order of a walk over the segment's graph.
+    pub inserted: u32,
+    /// Whether all are, so that searches find its rows in the base.
+    pub is_complete: bool,
 }
 
 /// One immutable segment.
@@ -221,7 +287,54 @@ impl Document for ShardManifest {
                 return bad(format!("the rows of segments {} and {} overlap", pair[0].id, pair[1].id));
             }
         }
+        for base in self.base.iter().chain(&self.next_base) {
+            base.validate(self).or_else(|what| bad(format!("base {}: {what}", base.id)))?;
+        }
         Ok(())
+    }
+}
+
+impl BaseMeta {
+    fn validate(&self, shard: &ShardManifest) -> Result<(), String> {
+        let ids = [&self.id].into_iter().chain(self.files().map(|file| &file.id));
+        for id in ids {
+            match paths::parse_segment_id(id) {
+                Some((epoch, n)) if epoch <= shard.epoch && n < shard.next_segment => {}
+                _ => return Err(format!("epoch {} numbers files below {}, not {id}", shard.epoch, shard.next_segment)),
+            }
+        }
+        if self.files().any(|file| file.len == 0) {
+            return Err("a file of links is empty".to_owned());
+        }
+        let behind = self.version.checked_sub(self.folded);
+        if behind.is_none_or(|n| n as usize != self.deltas.len()) || (self.file.is_none() && self.folded > 0) {
+            let deltas = self.deltas.len();
+            return Err(format!("version {} is folded up to {}, and has {deltas} deltas", self.version, self.folded));
+        }
+        let mut free = 0u64;
+        for (at, adopted) in self.segments.iter().enumerate() {
+            let Some(segment) = shard.segments.iter().find(|s| s.id == adopted.id) else {
+                return Err(format!("segment {} is not there", adopted.id));
+            };
+            let is_last = at + 1 == self.segments.len();
+            if !adopted.first_node.is_multiple_of(64) || u64::from(adopted.first_node) < free {
+                return Err(format!("segment {} begins at node {}, {free} is free", adopted.id, adopted.first_node));
+            }
+            if adopted.inserted > segment.rows || !(adopted.is_complete || is_last) {
+                return Err(format!("{} of {} rows of segment {} are in", adopted.inserted, segment.rows, adopted.id));
+            }
+            if adopted.horizon >= shard.next_publication {
+                return Err(format!("segment {} was merged as of {}", adopted.id, adopted.horizon));
+            }
+            free = u64::from(adopted.first_node) + u64::from(segment.rows);
+        }
+        let mut ids: Vec<&str> = self.segments.iter().map(|s| s.id.as_str()).collect();
+        ids.sort_unstable();
+        match ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(format!("segment {} is in it twice", pair[0])),
+            None if free >= u64::from(u32::MAX) => Err("its nodes do not fit 32 bits".to_owned()),
+            None => Ok(()),
+        }
     }
 }
 

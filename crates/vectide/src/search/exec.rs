@@ -5,7 +5,7 @@
 //! Invariant: `k` rows come back whenever the snapshot holds `k` rows with a vector.
 
 use super::output;
-use super::snapshot::Source;
+use super::snapshot::{BaseView, Source};
 use super::top_k::{self, SourcedHit};
 use super::{Counters, Reader};
 use crate::error::Result;
@@ -42,17 +42,61 @@ impl Reader {
     /// The `k` nearest rows of the snapshot, ascending.
     pub(crate) fn nearest(&self, query: &NearestQuery) -> Result<Vec<SourcedHit>> {
         let asked = VectorQuery { column: query.column, vector: &query.vector, k: query.k, ef: query.ef.max(query.k) };
-        let mut lists = Vec::with_capacity(self.pinned.view.sources.len());
-        for (source, rows) in self.sources() {
-            let visible = self.pinned.visible(source, &*rows);
-            lists.push(self.nearest_in(&*rows, &asked, &visible, query.exact)?);
+        let base = self.pinned.view.base.as_ref().filter(|_| !query.exact);
+        let mut lists = match base {
+            Some(base) => self.nearest_in_base(base, &asked)?,
+            None => vec![None; self.pinned.view.sources.len()],
+        };
+        for ((source, rows), list) in self.sources().zip(&mut lists) {
+            if list.is_none() {
+                let visible = self.pinned.visible(source, &*rows);
+                *list = Some(self.nearest_in(&*rows, &asked, &visible, query.exact)?);
+            }
         }
+        let lists: Vec<Vec<Hit>> = lists.into_iter().flatten().collect();
         let hits = top_k::merge(&lists, query.k);
         Counters::add(&self.counters.queries, 1);
         if hits.len() < query.k {
             Counters::add(&self.counters.short_results, 1);
         }
         Ok(hits)
+    }
+
+    /// What the base finds, by source; `None` for the sources that are to be searched by themselves: those that it does not
+    /// cover, or all, where scanning them is cheaper.
+    fn nearest_in_base(&self, view: &BaseView, query: &VectorQuery<'_>) -> Result<Vec<Option<Vec<Hit>>>> {
+        let sources = &self.pinned.view.sources;
+        let rows: Vec<Arc<dyn RowSource>> = sources.iter().map(|source| source.rows()).collect();
+        let visible = |source: usize| self.pinned.visible(&sources[source], &*rows[source]);
+        let parts: Vec<Option<(usize, Visible<'_>)>> =
+            view.parts.iter().map(|part| part.map(|source| (source, visible(source)))).collect();
+        let mut lists: Vec<Option<Vec<Hit>>> = vec![None; sources.len()];
+        let below: usize = parts.iter().flatten().map(|(_, visible)| visible.below as usize).sum();
+        if below <= query.ef.saturating_mul(SCAN_ROWS_PER_EF) {
+            return Ok(lists);
+        }
+        let sees = |part: usize, offset: u32| {
+            parts.get(part).and_then(Option::as_ref).is_some_and(|(_, visible)| visible.sees(offset))
+        };
+        let hits = view.base.search(query, &sees)?;
+        // Fewer than k: the rest may be dead or without a vector, or the graph did not lead there. A scan knows.
+        let is_short = hits.len() < query.k
+            && (hits.len() as u64) < parts.iter().flatten().map(|(_, visible)| visible.count()).sum::<u64>();
+        if is_short {
+            Counters::add(&self.counters.exact_scans, 1);
+        }
+        for (source, visible) in parts.iter().flatten() {
+            let scanned = if is_short { rows[*source].scan_nearest(query, visible)? } else { Vec::new() };
+            lists[*source] = Some(scanned);
+        }
+        if !is_short {
+            for hit in hits {
+                let Some((source, _)) = &parts[hit.part] else { continue };
+                let list = lists[*source].get_or_insert_default();
+                list.push(Hit { distance: hit.distance, id: hit.offset });
+            }
+        }
+        Ok(lists)
     }
 
     fn nearest_in(
@@ -62,7 +106,8 @@ impl Reader {
         visible: &Visible<'_>,
         exact: bool,
     ) -> Result<Vec<Hit>> {
-        if visible.below == 0 {
+        let may_be_all_dead = visible.ends.dead() >= visible.below;
+        if visible.below == 0 || (may_be_all_dead && visible.count() == 0) {
             return Ok(Vec::new());
         }
         let small = visible.below as usize <= query.ef.saturating_mul(SCAN_ROWS_PER_EF);

@@ -4,6 +4,7 @@
 //! as it is held, whatever is written, sealed or flushed meanwhile: a source changes the tier that its rows stand in, not
 //! its rows, offsets or end marks. Invariant: the view was loaded after the cut, so it holds every row below the cut.
 
+use crate::base::Base;
 use crate::ends::Ends;
 use crate::ids::{PubNo, RowId, Seq};
 use crate::memtable::Memtable;
@@ -62,11 +63,52 @@ impl fmt::Debug for Source {
     }
 }
 
-/// All sources of a shard, oldest first.
+/// All sources of a shard, oldest first, and the base over some of them.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     /// The sources.
     pub(crate) sources: Vec<Arc<Source>>,
+    /// The base.
+    pub(crate) base: Option<BaseView>,
+    /// Rows that ended by then may be missing: no read of this view may cut before it.
+    pub(crate) horizon: PubNo,
+}
+
+/// A base and the sources whose rows are found through it.
+#[derive(Debug)]
+pub(crate) struct BaseView {
+    /// One version.
+    pub(crate) base: Arc<Base>,
+    /// For each segment that it adopts, the source, if all of its rows are in.
+    pub(crate) parts: Vec<Option<usize>>,
+}
+
+impl View {
+    /// Puts sources and base together: each segment that is wholly in the base is found through it. `horizon`: that of the
+    /// sources; a base has its own.
+    pub(crate) fn new(sources: Vec<Arc<Source>>, base: Option<Arc<Base>>, horizon: PubNo) -> Self {
+        let horizon = base.iter().map(|base| base.horizon()).fold(horizon, PubNo::max);
+        let base = base.map(|base| {
+            let is_of = |source: &Arc<Source>, segment: &Arc<Segment>| match source.tier() {
+                Tier::Segment(held) => Arc::ptr_eq(&held, segment),
+                Tier::Memtable(_) => false,
+            };
+            let adopted = base.meta.segments.iter().zip(&base.segments);
+            let parts = adopted
+                .map(|(adopted, segment)| {
+                    let source = sources.iter().position(|source| is_of(source, segment));
+                    source.filter(|_| adopted.is_complete)
+                })
+                .collect();
+            BaseView { base, parts }
+        });
+        Self { sources, base, horizon }
+    }
+
+    /// The base alone.
+    pub(crate) fn base(&self) -> Option<&Arc<Base>> {
+        self.base.as_ref().map(|view| &view.base)
+    }
 }
 
 /// Where a snapshot cuts the shard's history.

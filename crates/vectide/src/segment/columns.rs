@@ -13,6 +13,7 @@ use arrow::array::{Array, ArrayRef, FixedSizeListArray};
 use arrow::datatypes::DataType;
 use half::f16;
 use std::ops::Range;
+use std::sync::Arc;
 use vectide_graph::{
     ChunkedVectors, Codes, FrozenHeader, GraphSections, GraphView, MappedGraph, Metric, Nulls, Params, Query, Scratch,
     Section, Vectors,
@@ -20,8 +21,31 @@ use vectide_graph::{
 
 /// A vector column's rows and graph.
 pub(super) struct Mapped<E: StoredElement> {
-    vectors: ChunkedVectors<E>,
-    graph: MappedGraph,
+    vectors: Arc<ChunkedVectors<E>>,
+    graph: Arc<MappedGraph>,
+}
+
+/// A vector column's graph and vectors, for a base that adopts them.
+pub(crate) enum StoredColumn {
+    F32(Arc<MappedGraph>, Arc<ChunkedVectors<f32>>),
+    F16(Arc<MappedGraph>, Arc<ChunkedVectors<f16>>),
+}
+
+impl StoredColumn {
+    /// Whether a row has a vector.
+    pub(crate) fn has_vector(&self, row: u32) -> bool {
+        match self {
+            Self::F32(_, vectors) => vectors.row(row).is_some(),
+            Self::F16(_, vectors) => vectors.row(row).is_some(),
+        }
+    }
+
+    /// The graph.
+    pub(crate) fn graph(&self) -> &Arc<MappedGraph> {
+        match self {
+            Self::F32(graph, _) | Self::F16(graph, _) => graph,
+        }
+    }
 }
 
 /// [`Mapped`] of either element type.
@@ -74,7 +98,7 @@ impl<E: StoredElement> Mapped<E> {
         if vectors.len() != count {
             return Err(file.corrupt(format!("{} vectors for {count} rows", vectors.len())));
         }
-        Ok(Self { vectors, graph })
+        Ok(Self { vectors: Arc::new(vectors), graph: Arc::new(graph) })
     }
 }
 
@@ -137,7 +161,14 @@ impl MappedColumn {
 
     /// The vectors of `ids` as an Arrow column of type `data_type`.
     pub(super) fn gather(&self, ids: impl ExactSizeIterator<Item = u32>, data_type: &DataType) -> Result<ArrayRef> {
-        either!(self, column => gather(&column.vectors, ids, data_type))
+        either!(self, column => gather(&*column.vectors, ids, data_type))
+    }
+
+    pub(super) fn stored(&self) -> StoredColumn {
+        match self {
+            Self::F32(column) => StoredColumn::F32(Arc::clone(&column.graph), Arc::clone(&column.vectors)),
+            Self::F16(column) => StoredColumn::F16(Arc::clone(&column.graph), Arc::clone(&column.vectors)),
+        }
     }
 
     pub(super) fn search(&self, query: &VectorQuery<'_>, visible: &Visible<'_>) -> Result<(Vec<Hit>, SearchCost)> {

@@ -87,7 +87,7 @@ struct Block {
 
 /// One Arrow IPC file, its footer read and its batches' places checked; the batches are decoded when they are asked for.
 #[derive(Debug)]
-pub(super) struct ArrowFile {
+pub(crate) struct ArrowFile {
     path: String,
     bytes: Buffer,
     blocks: Vec<Block>,
@@ -99,7 +99,7 @@ impl ArrowFile {
     ///
     /// # Errors
     /// `Corrupt` with path and offset if this is no Arrow file of that part; `Invalid` if a newer Vectide wrote it.
-    pub(super) fn open(path: String, bytes: Bytes, part: &str) -> Result<Self> {
+    pub(crate) fn open(path: String, bytes: Bytes, part: &str) -> Result<Self> {
         let bytes = Buffer::from(bytes);
         let footer = Footer::read(&path, &bytes)?;
         let file = Self { path, bytes, blocks: footer.blocks, metadata: footer.metadata };
@@ -120,33 +120,38 @@ impl ArrowFile {
     }
 
     /// The whole file.
-    pub(super) fn bytes(&self) -> &Buffer {
+    pub(crate) fn bytes(&self) -> &Buffer {
         &self.bytes
     }
 
     /// Where the file is.
-    pub(super) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
+    /// Which part it says it is.
+    pub(crate) fn part(&self) -> Option<&str> {
+        self.metadata.get(META_PART).map(String::as_str)
+    }
+
     /// Record batches in it.
-    pub(super) fn batches(&self) -> usize {
+    pub(crate) fn batches(&self) -> usize {
         self.blocks.len()
     }
 
     /// A number in the schema's metadata.
-    pub(super) fn number(&self, key: &str) -> Result<u64> {
+    pub(crate) fn number(&self, key: &str) -> Result<u64> {
         let text = self.metadata.get(key).and_then(|text| text.parse().ok());
         text.ok_or_else(|| self.corrupt(format!("its schema has no number `{key}`")))
     }
 
     /// The error that this file is damaged.
-    pub(super) fn corrupt(&self, what: impl std::fmt::Display) -> Error {
+    pub(crate) fn corrupt(&self, what: impl std::fmt::Display) -> Error {
         Error::corrupt(format!("{} is damaged: {what}", self.path))
     }
 
     /// Decodes batch number `index` of `rows` rows: all columns, or those at `projection`. Views on the mapped bytes.
-    pub(super) fn batch(
+    pub(crate) fn batch(
         &self,
         index: usize,
         schema: &SchemaRef,
@@ -161,7 +166,7 @@ impl ArrowFile {
     }
 
     /// The sections of a file of sections.
-    pub(super) fn sections(&self) -> Result<Sections<'_>> {
+    pub(crate) fn sections(&self) -> Result<Sections<'_>> {
         let schema = sections_schema();
         let mut found = HashMap::with_capacity(self.batches());
         for index in 0..self.batches() {
@@ -179,20 +184,20 @@ impl ArrowFile {
 }
 
 /// A file's sections by name.
-pub(super) struct Sections<'a> {
+pub(crate) struct Sections<'a> {
     file: &'a ArrowFile,
     found: HashMap<String, ScalarBuffer<u8>>,
 }
 
 impl Sections<'_> {
     /// Takes one section out.
-    pub(super) fn take(&mut self, name: &str) -> Result<ScalarBuffer<u8>> {
+    pub(crate) fn take(&mut self, name: &str) -> Result<ScalarBuffer<u8>> {
         let section = self.found.remove(name);
         section.ok_or_else(|| self.file.corrupt(format!("section `{name}` is missing")))
     }
 
     /// Takes a section of a known length.
-    pub(super) fn take_exact(&mut self, name: &str, len: usize) -> Result<ScalarBuffer<u8>> {
+    pub(crate) fn take_exact(&mut self, name: &str, len: usize) -> Result<ScalarBuffer<u8>> {
         let section = self.take(name)?;
         if section.len() != len {
             let got = section.len();

@@ -15,8 +15,9 @@ mod rows;
 mod verify;
 mod writer;
 
-pub(crate) use format::CHUNK_ROWS;
-pub(crate) use writer::{Part, write_part};
+pub(crate) use columns::StoredColumn;
+pub(crate) use format::{ArrowFile, CHUNK_ROWS, Sections};
+pub(crate) use writer::{Lumps, Part, SectionEncoder, write_object, write_part};
 
 use crate::error::{Error, Result};
 use crate::ids::{PubNo, RowId, Seq};
@@ -29,7 +30,7 @@ use arrow::array::{ArrayRef, AsArray};
 use arrow::datatypes::{DataType, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use columns::MappedColumn;
-use format::{ArrowFile, ends_schema};
+use format::ends_schema;
 use keys::KeyList;
 use rows::Rows;
 use std::ops::Range;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 
 /// A flushed row file.
 pub(crate) struct Segment {
+    id: String,
     schema: TableSchema,
     first_row: RowId,
     rows: u32,
@@ -79,8 +81,18 @@ impl Segment {
             _ => Some(Body::open(store, dir, meta, schema).await?),
         };
         let disk_bytes = meta.parts.iter().map(|part| part.len).sum();
-        let (first_row, rows, schema) = (meta.first_row, meta.rows, schema.clone());
-        Ok(Self { schema, first_row, rows, marks, body, disk_bytes })
+        let (id, first_row, rows, schema) = (meta.id.clone(), meta.first_row, meta.rows, schema.clone());
+        Ok(Self { id, schema, first_row, rows, marks, body, disk_bytes })
+    }
+
+    /// Its name in the manifest.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Graph and vectors of vector column number `column`; `None` in a segment without rows.
+    pub(crate) fn stored_column(&self, column: usize) -> Option<StoredColumn> {
+        self.body.as_ref().and_then(|body| body.columns.get(column)).map(|(column, _)| column.stored())
     }
 
     /// Bytes of its files.

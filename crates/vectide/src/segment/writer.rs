@@ -27,6 +27,8 @@ use vectide_graph::{FrozenHeader, Section};
 
 /// Encoded lumps that may wait to be written.
 const LUMPS: usize = 1;
+/// Where encoded lumps go.
+pub(crate) type Lumps = mpsc::Sender<Vec<Bytes>>;
 
 /// One file of a segment and what goes into it.
 #[derive(Clone, Debug)]
@@ -72,14 +74,28 @@ pub(crate) async fn write_part(
     part: Part,
     memtable: &Arc<Memtable>,
 ) -> Result<PartMeta> {
-    let name = part.name();
-    let (before, after) = part.fail_points();
+    let (name, points) = (part.name(), part.fail_points());
+    let memtable = Arc::clone(memtable);
+    write_object(store, dir, name, points, move |lumps| encode(&part, &memtable, lumps)).await
+}
+
+/// Writes the file `name` into the folder `dir`: what `encode` puts into the channel, on a blocking thread. Passes the two
+/// fail points before its first and after its last byte.
+///
+/// # Errors
+/// The store's, and those of `encode`.
+pub(crate) async fn write_object(
+    store: &Arc<dyn Store>,
+    dir: &str,
+    name: String,
+    (before, after): (&'static str, &'static str),
+    encode: impl FnOnce(Lumps) -> Result<()> + Send + 'static,
+) -> Result<PartMeta> {
     let path = format!("{dir}{name}");
     let fail = |point| failpoint::hit(point).map_err(|e| Error::io(format_args!("writing {path}"), e));
     fail(before)?;
     let (lumps, mut encoded) = mpsc::channel::<Vec<Bytes>>(LUMPS);
-    let memtable = Arc::clone(memtable);
-    let encoding = tokio::task::spawn_blocking(move || encode(&part, &memtable, lumps));
+    let encoding = tokio::task::spawn_blocking(move || encode(lumps));
     let mut object = store.create(&path).await?;
     while let Some(lump) = encoded.recv().await {
         for piece in lump {
@@ -95,7 +111,7 @@ pub(crate) async fn write_part(
     Ok(PartMeta { name, len: written.len, crc32c: written.crc32c })
 }
 
-fn encode(part: &Part, memtable: &Memtable, lumps: mpsc::Sender<Vec<Bytes>>) -> Result<()> {
+fn encode(part: &Part, memtable: &Memtable, lumps: Lumps) -> Result<()> {
     let start = |schema: SchemaRef, rows: u64| {
         let metadata = [
             (META_FORMAT, FORMAT.to_owned()),
@@ -112,7 +128,7 @@ fn encode(part: &Part, memtable: &Memtable, lumps: mpsc::Sender<Vec<Bytes>>) -> 
         Part::Graph(column) => {
             let mut sections = SectionEncoder(start(sections_schema(), rows)?);
             memtable.freeze(*column, &mut sections)?;
-            sections.0.finish()
+            sections.finish()
         }
         Part::Keys => write_keys(SectionEncoder(start(sections_schema(), rows)?), memtable),
         Part::Ends(older) => {
@@ -125,10 +141,32 @@ fn encode(part: &Part, memtable: &Memtable, lumps: mpsc::Sender<Vec<Bytes>>) -> 
 }
 
 /// A file of named sections, each a record batch of one row.
-struct SectionEncoder(Encoder);
+pub(crate) struct SectionEncoder(Encoder);
 
 impl SectionEncoder {
-    fn section(&mut self, name: &str, bytes: Buffer) -> Result<()> {
+    /// Begins the file of part `part`.
+    ///
+    /// # Errors
+    /// `Closed` if nobody takes the lumps.
+    pub(crate) fn start(part: &str, lumps: Lumps) -> Result<Self> {
+        let metadata = [(META_FORMAT, FORMAT.to_owned()), (META_PART, part.to_owned())];
+        let metadata = metadata.map(|(key, value)| (key.to_owned(), value)).into();
+        Ok(Self(Encoder::start(Arc::unwrap_or_clone(sections_schema()).with_metadata(metadata), lumps)?))
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// As [`SectionEncoder::start`].
+    pub(crate) fn finish(self) -> Result<()> {
+        self.0.finish()
+    }
+
+    /// Appends a section.
+    ///
+    /// # Errors
+    /// As [`SectionEncoder::start`].
+    pub(crate) fn section(&mut self, name: &str, bytes: Buffer) -> Result<()> {
         let len = i64::try_from(bytes.len()).map_err(|_| Error::internal("a section of more than 8 EiB"))?;
         let bytes = LargeBinaryArray::new(OffsetBuffer::new(vec![0, len].into()), bytes, None);
         let columns = vec![Arc::new(StringArray::from(vec![name])) as _, Arc::new(bytes) as _];
@@ -186,7 +224,7 @@ fn write_keys(mut file: SectionEncoder, memtable: &Memtable) -> Result<()> {
     file.section(format::OFFSETS, offsets.into())?;
     let filter = filter::build(keys.iter().map(|(hash, _)| *hash));
     file.section(format::FILTER, Buffer::from(filter))?;
-    file.0.finish()
+    file.finish()
 }
 
 fn write_ends(mut file: Encoder, marks: &[(RowId, PubNo)]) -> Result<()> {

@@ -10,6 +10,7 @@
 //! tables/<table id>/<shard>/manifest/<version>.json
 //! tables/<table id>/<shard>/wal/<epoch>/<n>.log | <n>.obj
 //! tables/<table id>/<shard>/segments/<epoch>-<n>/rows.arrow | keys.arrow | ends.arrow | graph-<i>.arrow
+//! tables/<table id>/<shard>/base/<epoch>-<n>.arrow
 //! ```
 
 use crate::error::{Error, Result};
@@ -147,6 +148,25 @@ impl ShardPaths {
     #[must_use]
     pub fn segment_dir(&self, id: &str) -> String {
         format!("{}segments/{id}/", self.base)
+    }
+
+    /// The folder of all bases' files.
+    #[must_use]
+    pub fn base_dir(&self) -> String {
+        format!("{}base/", self.base)
+    }
+
+    /// A base file or delta in [`ShardPaths::base_dir`].
+    #[must_use]
+    pub fn links_name(id: &str) -> String {
+        format!("{id}.arrow")
+    }
+
+    /// The id of a path in [`ShardPaths::base_dir`], `None` for anything else.
+    #[must_use]
+    pub fn parse_links<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let id = path.strip_prefix(&self.base_dir())?.strip_suffix(".arrow")?;
+        parse_segment_id(id).map(|_| id)
     }
 
     /// One part of a segment, such as [`ROWS`] or [`graph_part`].

@@ -4,7 +4,7 @@
 //! and is tried again, so that a later flush never overtakes it. Invariant: a row leaves memory and the log only after
 //! the manifest names the segment that holds it.
 
-use super::shard::{Sealed, Shard};
+use super::shard::{Sealed, Shard, Task};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint;
 use crate::flush::build::build_segment;
@@ -69,7 +69,7 @@ async fn run(shard: Weak<Shard>, wake: Arc<Notify>, mut closing: watch::Receiver
             Ok(()) => {
                 pause = RETRY_PAUSE.0;
                 // First of all: who sees the queue empty must not see the trouble that it was in.
-                shard.set_trouble(None);
+                shard.set_trouble(Task::Flush, None);
                 shard.sealed.lock().pop_front();
                 shard.flush_progress.send_modify(|p| {
                     p.flushed_seq = sealed.end.0;
@@ -124,6 +124,7 @@ impl Shard {
         }
         sealed.source.replace_tier(Tier::Segment(Arc::new(segment)));
         self.forget(&sealed.memtable);
+        self.merge_wake.notify_one();
         self.note_flush(&meta, self.ground.clock.now().saturating_sub(started));
         // The segment stands whatever becomes of the trimming; what is left is trimmed behind the next flush.
         if let Some(log) = self.log.get()
@@ -192,7 +193,7 @@ impl Shard {
         if error.kind() == ErrorKind::Fenced {
             self.watermark.fail(error);
         } else {
-            self.set_trouble(Some(format!("flushing fails and is being retried: {error}")));
+            self.set_trouble(Task::Flush, Some(format!("flushing fails and is being retried: {error}")));
         }
         self.note_failed_flush(error);
     }

@@ -1,13 +1,14 @@
 //! Tables: the handles that callers write and read through, and the machinery behind them.
 //!
 //! A write goes (`appender` or) `writer` (check, encode, look up) → `section` (publish) → `watermark` (acknowledge); `open` recovers a
-//! shard, `maintain` flushes it, `indexer` fills its graphs, `budget` bounds its memory, `reader` follows it from another
+//! shard, `maintain` flushes it, `merging` merges its segments, `indexer` fills its graphs, `budget` bounds its memory, `reader` follows it from another
 //! process. Invariant: every promise about visibility and durability is kept by `section` and `watermark` alone.
 
 pub mod appender;
 pub(crate) mod budget;
 pub(crate) mod indexer;
 mod maintain;
+mod merging;
 pub(crate) mod open;
 pub(crate) mod reader;
 mod section;
@@ -20,6 +21,7 @@ pub use appender::{Appender, CommitEvery, Value};
 pub use reader::ReadTable;
 pub use writer::WriteAck;
 
+use crate::base::Base;
 use crate::database::Inner as Database;
 use crate::error::{Error, Result};
 use crate::ids::{Seq, Token};
@@ -30,7 +32,7 @@ use crate::search::request::{Pin_, Queries};
 use crate::search::snapshot::Tier;
 use crate::search::{Reader, Scan, Search, SearchBatch};
 use crate::stats::{
-    DrainStats, MemtableStats, SealedStats, SegmentStats, StallStats, TableStats, VerifyReport, WriteStats,
+    BaseStats, DrainStats, MemtableStats, SealedStats, SegmentStats, StallStats, TableStats, VerifyReport, WriteStats,
 };
 use arrow::array::RecordBatch;
 use section::Condition;
@@ -349,6 +351,7 @@ impl Shard {
         let ms = self.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
         *self.drain.lock() = DrainStats { queue_rows, tail_rows, ms };
         self.closing.send_replace(true);
+        self.merge_stop.set();
         let mut end = ended?;
         flushed?;
         if !self.has_log() {
@@ -370,6 +373,20 @@ impl Shard {
     pub(crate) fn abandon(&self) {
         self.section.lock().closed.get_or_insert_with(|| Error::closed("the database was closed; open it again"));
         self.closing.send_replace(true);
+        self.merge_stop.set();
+    }
+}
+
+fn base_stats(base: &Base) -> BaseStats {
+    BaseStats {
+        id: base.meta.id.clone(),
+        version: base.meta.version.into(),
+        segments: base.meta.segments.iter().filter(|adopted| adopted.is_complete).count() as u64,
+        nodes: base.nodes(),
+        deltas: base.meta.deltas.len() as u64,
+        bytes: base.disk_bytes(),
+        memory_bytes: base.memory_bytes(),
+        bad_links: base.bad_links(),
     }
 }
 
@@ -419,6 +436,9 @@ fn stats_of(shard: &Shard) -> TableStats {
         segments,
         wal: shard.log.get().map(|log| log.stats()).unwrap_or_default(),
         flush: *shard.flush_stats.lock(),
+        base: view.base().map(|base| base_stats(base)).unwrap_or_default(),
+        merge: shard.merge_stats(),
+        node_cache: shard.ground.node_cache.stats(),
         stalls: StallStats {
             memory: get(&counters.stalls),
             memory_ms: get(&counters.stalled_nanos) as f64 / 1e6,

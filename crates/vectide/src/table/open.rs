@@ -8,6 +8,7 @@
 use super::maintain::let_go;
 use super::section::{Change, Condition, OlderRows};
 use super::shard::{Ground, Shard};
+use crate::base::Base;
 use crate::ends::Ends;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, PubNo, RowId};
@@ -34,17 +35,44 @@ pub(crate) async fn open(ground: Ground) -> Result<Arc<Shard>> {
         Error::corrupt(format!("table {}: the catalog names it, but it has no manifest", ground.name))
     })?;
     let now = manifest.raise_epoch().await?;
+    let rival = Versioned::new(Arc::clone(&ground.store), ground.paths.manifest_dir(), crate::runtime::random_u64());
+    match recover(ground, manifest, &now).await {
+        Ok(shard) => {
+            shard.recovery.lock().ms = shard.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
+            Ok(shard)
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+            Err(missing_or_taken_over(&rival, &now, error).await)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Everything behind the raised epoch.
+async fn recover(ground: Ground, manifest: Versioned<ShardManifest>, now: &Arc<ShardManifest>) -> Result<Arc<Shard>> {
     pass("open.epoch.after")?;
-    let fenced = fence_earlier_writers(&ground, &now).await?;
+    let fenced = fence_earlier_writers(&ground, now).await?;
     pass("open.fences.after")?;
-    let sources = open_segments(&ground, &now).await?;
+    let sources = open_segments(&ground, now).await?;
+    let base = open_base(&ground, now, &sources, None).await?;
     pass("open.segments.after")?;
-    let shard = Arc::new(Shard::new(ground, manifest, &now, sources)?);
+    let shard = Arc::new(Shard::new(ground, manifest, now, sources, base)?);
     register(&shard);
-    let index = replay(&shard, &now, fenced).await?;
+    let index = replay(&shard, now, fenced).await?;
     start(&shard, index)?;
-    shard.recovery.lock().ms = shard.ground.clock.now().saturating_sub(started).as_secs_f64() * 1e3;
     Ok(shard)
+}
+
+/// What is missing was removed by a writer that took over meanwhile, if there is one: it has flushed or merged what this one
+/// was about to read. Otherwise it is damage.
+async fn missing_or_taken_over(rival: &Versioned<ShardManifest>, now: &ShardManifest, error: Error) -> Error {
+    match rival.load_latest().await {
+        Ok(Some(newest)) if newest.epoch > now.epoch => {
+            Error::fenced(format!("the writer of epoch {} took over while this one opened: open anew", newest.epoch))
+                .with_source(error)
+        }
+        _ => error.with_kind(ErrorKind::Corrupt),
+    }
 }
 
 fn pass(point: &'static str) -> Result<()> {
@@ -95,21 +123,43 @@ pub(crate) async fn open_segments(ground: &Ground, now: &ShardManifest) -> Resul
         sources.push(Source::new(meta.first_row, ends, Tier::Segment(Arc::new(segment))));
     }
     for (row, publication) in marks {
-        apply_mark(&sources, row, publication)?;
+        apply_mark(&sources, now.next_row, row, publication)?;
     }
     Ok(sources)
 }
 
-/// Sets an end mark by row id.
-pub(crate) fn apply_mark(sources: &[Arc<Source>], row: RowId, publication: PubNo) -> Result<()> {
+/// The segment of that name among the sources.
+pub(crate) fn find_segment(sources: &[Arc<Source>], id: &str) -> Option<Arc<Segment>> {
+    sources.iter().find_map(|source| match source.tier() {
+        Tier::Segment(segment) if segment.id() == id => Some(segment),
+        _ => None,
+    })
+}
+
+/// Opens the base that the manifest names, from an earlier version of it where one is open.
+pub(crate) async fn open_base(
+    ground: &Ground,
+    now: &ShardManifest,
+    sources: &[Arc<Source>],
+    before: Option<&Arc<Base>>,
+) -> Result<Option<Arc<Base>>> {
+    let Some(meta) = &now.base else { return Ok(None) };
+    let opened = Base::open(&ground.base_ground(), meta, &|id| find_segment(sources, id), before).await?;
+    Ok(Some(Arc::new(opened)))
+}
+
+/// Sets an end mark by row id. A row below `next_row` that no segment holds was given back: its mark means nothing.
+fn apply_mark(sources: &[Arc<Source>], next_row: RowId, row: RowId, publication: PubNo) -> Result<()> {
     let behind = sources.partition_point(|s| s.first_row <= row);
     let found = sources[..behind].iter().rev().find_map(|source| {
         let offset = u32::try_from(row.0 - source.first_row.0).ok()?;
         (offset < source.rows().rows()).then_some((source, offset))
     });
-    let (source, offset) =
-        found.ok_or_else(|| Error::corrupt(format!("an end mark names row {row}, which no segment holds")))?;
-    source.ends.set(offset, publication);
+    match found {
+        Some((source, offset)) => drop(source.ends.set(offset, publication)),
+        None if row < next_row => {}
+        None => return Err(Error::corrupt(format!("an end mark names row {row}, which was never given out"))),
+    }
     Ok(())
 }
 
@@ -266,6 +316,7 @@ fn start(shard: &Arc<Shard>, index: SeqIndex) -> Result<()> {
     let log = start_log(ground, shard.epoch, index, listener)?;
     shard.log.set(log).map_err(|_| Error::internal("the log was started twice"))?;
     super::maintain::start(shard);
+    super::merging::start(shard);
     Ok(())
 }
 

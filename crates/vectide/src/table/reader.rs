@@ -5,7 +5,7 @@
 //! older than `refresh_interval_ms`. When the writer has flushed, it starts over from the new manifest; snapshots taken
 //! before go on reading what they see. Invariant: it never sees a batch that the writer could still lose.
 
-use super::open::{all_visible, apply, open_segments, register};
+use super::open::{all_visible, apply, open_base, open_segments, register};
 use super::shard::{Ground, Shard};
 use super::{Snapshot, verify};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,6 +23,9 @@ use std::time::Duration;
 
 /// Starting over because the log was trimmed under the reader is tried this often before it gives up.
 const MAX_RESTARTS: usize = 16;
+
+/// A reader that did not look for so long looks for the newest manifest from a listing on.
+const SLEPT: Duration = Duration::from_secs(1);
 
 /// A table open for reading only. Cheap to clone; all clones follow the writer together.
 #[derive(Clone, Debug)]
@@ -45,6 +48,15 @@ struct Follower {
 struct Following {
     manifest: Arc<ShardManifest>,
     tail: Tail,
+}
+
+/// What a look at the manifest found.
+enum News {
+    None,
+    /// Merges went on; segments and log are as before.
+    Base(Arc<ShardManifest>),
+    /// Everything may be different.
+    Segments,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -192,8 +204,10 @@ impl Follower {
     }
 
     async fn follow(&self, following: &mut Following) -> Result<()> {
-        if self.has_flushed(following).await? {
-            return self.restart(following).await;
+        match self.news(&following.manifest).await? {
+            News::None => {}
+            News::Base(newest) => self.follow_base(following, newest).await?,
+            News::Segments => return self.restart(following).await,
         }
         match catch_up(&self.current(), &mut following.tail).await {
             // The log was trimmed: a newer manifest has the rows.
@@ -202,17 +216,39 @@ impl Follower {
         }
     }
 
-    /// Whether a newer manifest says more than that a writer opened or closed.
-    async fn has_flushed(&self, following: &mut Following) -> Result<bool> {
-        let next = following.manifest.version + 1;
-        match self.manifest.load(next).await {
-            Err(error) if error.kind() == ErrorKind::Expired && next > 1 => {
-                // Absent: no news. (Manifests behind the newest stay for long after a newer one is there.)
-                return Ok(false);
+    /// What newer manifests say.
+    async fn news(&self, ours: &ShardManifest) -> Result<News> {
+        match self.manifest.load(ours.version + 1).await {
+            Err(error) if error.kind() == ErrorKind::Expired => {
+                // Absent, which is no news; but to a reader that slept, also if it was collected: then there are newer ones.
+                let slept = self.ground.clock.now().saturating_sub(self.looked.lock().at) >= SLEPT;
+                let newest = if slept { self.manifest.load_latest().await? } else { None };
+                return Ok(match newest {
+                    Some(newest) if newest.version > ours.version => News::Segments,
+                    _ => News::None,
+                });
             }
             other => drop(other?),
         }
-        Ok(true)
+        let Some(newest) = self.manifest.load_latest().await? else { return Ok(News::Segments) };
+        let same = |a: &ShardManifest, b: &ShardManifest| {
+            (&a.segments, a.replay_from, a.epoch, &a.closed) == (&b.segments, b.replay_from, b.epoch, &b.closed)
+        };
+        Ok(if same(ours, &newest) { News::Base(newest) } else { News::Segments })
+    }
+
+    /// Only the base has moved: reads its new deltas, whose rows take the places of older ones in the cache.
+    async fn follow_base(&self, following: &mut Following, newest: Arc<ShardManifest>) -> Result<()> {
+        let shard = self.current();
+        let view = shard.view();
+        match open_base(&self.ground, &newest, &view.sources, view.base()).await {
+            Ok(base) => shard.set_base(base),
+            // Collected since: there is a newer manifest.
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.restart(following).await,
+            Err(error) => return Err(error),
+        }
+        following.manifest = newest;
+        Ok(())
     }
 
     async fn restart(&self, following: &mut Following) -> Result<()> {
@@ -231,8 +267,13 @@ async fn start_over(ground: &Ground, manifest: &Versioned<ShardManifest>) -> Res
             .load_latest()
             .await?
             .ok_or_else(|| Error::not_found(format!("table {} has no manifest: it was dropped", ground.name)))?;
-        let sources = match open_segments(ground, &newest).await {
-            Ok(sources) => sources,
+        let opened = async {
+            let sources = open_segments(ground, &newest).await?;
+            let base = open_base(ground, &newest, &sources, None).await?;
+            Ok::<_, Error>((sources, base))
+        };
+        let (sources, base) = match opened.await {
+            Ok(opened) => opened,
             // Collected between the manifest and now: there is a newer manifest.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 last = Some(error);
@@ -242,7 +283,7 @@ async fn start_over(ground: &Ground, manifest: &Versioned<ShardManifest>) -> Res
         };
         let dir = ground.paths.manifest_dir();
         let own = Versioned::new(Arc::clone(&ground.store), dir, crate::runtime::random_u64());
-        let shard = Arc::new(Shard::new(ground.clone(), own, &newest, sources)?);
+        let shard = Arc::new(Shard::new(ground.clone(), own, &newest, sources, base)?);
         register(&shard);
         let mut tail = Tail::open(&ground.store, &ground.paths, Arc::clone(&ground.log_schema), &newest);
         match catch_up(&shard, &mut tail).await {

@@ -7,17 +7,21 @@ use super::budget::{Budget, Holder};
 use super::indexer::{Indexed, Indexer};
 use super::section::Section;
 use super::watermark::Watermark;
+use crate::base::node_cache::NodeCache;
+use crate::base::{Base, BaseGround};
 use crate::clock::Clock;
 use crate::ends::Ends;
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, LogPosition, PubNo, RowId, Seq};
 use crate::manifest::{EpochEnd, SegmentMeta, ShardManifest, Versioned};
 use crate::memtable::Memtable;
+use crate::merge::pace::Stop;
+use crate::merge::worker::Worker;
 use crate::options::{Durability, Options};
 use crate::rows::RowSource;
 use crate::schema::TableSchema;
 use crate::search::snapshot::{Pinned, Source, Tier, View};
-use crate::stats::{DrainStats, FlushStats, Health, HealthStatus, RecoveryStats};
+use crate::stats::{DrainStats, FlushStats, Health, HealthStatus, MergeStats, RecoveryStats};
 use crate::store::Store;
 use crate::store::paths::ShardPaths;
 use crate::wal::Log;
@@ -80,8 +84,36 @@ pub(crate) struct Ground {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) indexer: Arc<Indexer>,
+    pub(crate) node_cache: Arc<NodeCache>,
+    pub(crate) merger: Arc<Worker>,
     /// Never read: keeps the directory locked for as long as anything of the shard runs.
     pub(crate) _lock: Option<Arc<dyn crate::store::LockGuard>>,
+}
+
+/// The background tasks that can be in trouble.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Task {
+    Flush = 0,
+    Merge = 1,
+}
+
+/// What merging did, and since when there is something to merge.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MergeFigures {
+    pub(crate) stats: MergeStats,
+    pub(crate) waiting_since: Option<Duration>,
+}
+
+impl Ground {
+    /// What a base of this table stands on.
+    pub(crate) fn base_ground(&self) -> BaseGround {
+        BaseGround {
+            store: Arc::clone(&self.store),
+            paths: self.paths.clone(),
+            schema: self.schema.clone(),
+            cache: Arc::clone(&self.node_cache),
+        }
+    }
 }
 
 /// Counters that many threads add to.
@@ -121,6 +153,10 @@ pub(crate) struct Shard {
     pub(crate) flush_wake: Arc<Notify>,
     pub(crate) flush_progress: watch::Sender<FlushProgress>,
     pub(crate) flush_stats: Mutex<FlushStats>,
+    pub(crate) merge_wake: Arc<Notify>,
+    pub(crate) merge_stats: Mutex<MergeFigures>,
+    /// Ends a step that is under way.
+    pub(crate) merge_stop: Arc<Stop>,
     pub(crate) closing: watch::Sender<bool>,
     pub(crate) counters: Counters,
     pub(crate) searches: Arc<crate::search::Counters>,
@@ -128,8 +164,8 @@ pub(crate) struct Shard {
     pub(crate) drain: Mutex<DrainStats>,
     /// The runtime that the shard was opened on: whose timers a blocking writer borrows.
     pub(crate) runtime: tokio::runtime::Handle,
-    /// What is failing and being retried, and since when.
-    trouble: Mutex<Option<(String, Duration)>>,
+    /// What is failing and being retried, and since when, by task.
+    troubles: Mutex<[Option<(String, Duration)>; 2]>,
 }
 
 impl Shard {
@@ -139,6 +175,7 @@ impl Shard {
         manifest: Versioned<ShardManifest>,
         now: &ShardManifest,
         mut sources: Vec<Arc<Source>>,
+        base: Option<Arc<Base>>,
     ) -> Result<Self> {
         let publication = PubNo(now.next_publication.0 - 1);
         let live = sources.iter().map(|s| s.ends.count_live(0..s.rows().rows(), PubNo(u64::MAX))).sum();
@@ -173,7 +210,7 @@ impl Shard {
             manifest,
             closed_epochs: OnceLock::new(),
             section: Mutex::new(section),
-            view: RwLock::new(Arc::new(View { sources })),
+            view: RwLock::new(Arc::new(View::new(sources, base, PubNo(0)))),
             in_memory: RwLock::new(in_memory),
             sealed: Mutex::new(VecDeque::new()),
             watermark: Arc::new(watermark),
@@ -181,13 +218,16 @@ impl Shard {
             flush_wake: Arc::default(),
             flush_progress: watch::Sender::new(progress),
             flush_stats: Mutex::new(FlushStats::default()),
+            merge_wake: Arc::default(),
+            merge_stats: Mutex::default(),
+            merge_stop: Arc::default(),
             closing: watch::Sender::new(false),
             counters: Counters::default(),
             searches: Arc::default(),
             recovery: Mutex::new(RecoveryStats::default()),
             drain: Mutex::new(DrainStats::default()),
             runtime: tokio::runtime::Handle::current(),
-            trouble: Mutex::new(None),
+            troubles: Mutex::default(),
         })
     }
 
@@ -198,9 +238,34 @@ impl Shard {
 
     /// The view and cut of a read that begins now.
     pub(crate) fn pin(&self) -> Pinned {
-        // The cut first: the view then holds every row below it.
-        let cut = self.watermark.cut();
-        Pinned { view: self.view(), cut }
+        loop {
+            // The cut first: the view then holds every row below it.
+            let cut = self.watermark.cut();
+            let view = self.view();
+            // A view leaves rows out that were dead at its horizon. Whoever took his cut before that, and then slept until
+            // the view was there, looks again.
+            if view.horizon <= cut.at {
+                return Pinned { view, cut };
+            }
+        }
+    }
+
+    /// Puts another base, or another version of it, before reads that begin from now on.
+    pub(crate) fn set_base(&self, base: Option<Arc<Base>>) {
+        let mut view = self.view.write();
+        *view = Arc::new(View::new(view.sources.clone(), base, view.horizon));
+    }
+
+    /// Puts other sources in the places of some, none of whose rows live at or after `horizon`.
+    pub(crate) fn replace_sources(
+        &self,
+        horizon: PubNo,
+        replace: impl Fn(&Arc<Source>) -> Option<Option<Arc<Source>>>,
+    ) {
+        let mut view = self.view.write();
+        let replaced = |source: &Arc<Source>| replace(source).unwrap_or_else(|| Some(Arc::clone(source)));
+        let sources = view.sources.iter().filter_map(replaced).collect();
+        *view = Arc::new(View::new(sources, view.base().cloned(), view.horizon.max(horizon)));
     }
 
     /// The memtables in memory, oldest first.
@@ -243,7 +308,7 @@ impl Shard {
         let mut view = self.view.write();
         let mut sources = view.sources.clone();
         sources.push(source);
-        *view = Arc::new(View { sources });
+        *view = Arc::new(View::new(sources, view.base().cloned(), view.horizon));
         drop(view);
         self.sealed.lock().push_back(Arc::new(sealed));
         self.flush_wake.notify_one();
@@ -287,8 +352,8 @@ impl Shard {
     }
 
     /// Says that something fails, or with `None` that it works again.
-    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
-        let mut known = self.trouble.lock();
+    pub(crate) fn set_trouble(&self, task: Task, trouble: Option<String>) {
+        let known = &mut self.troubles.lock()[task as usize];
         *known = match (known.take(), trouble) {
             (_, None) => None,
             // The first failure's time is what "since when" means.
@@ -303,7 +368,7 @@ impl Shard {
             let reason = format!("the writer has stopped and must be opened anew: {error}");
             return Health { status: HealthStatus::Failed, reason: Some(reason), for_ms: None };
         }
-        match &*self.trouble.lock() {
+        match self.troubles.lock().iter().flatten().next() {
             None => Health::default(),
             Some((reason, since)) => {
                 let for_ms = self.ground.clock.now().saturating_sub(*since).as_millis();

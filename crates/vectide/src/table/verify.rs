@@ -4,6 +4,7 @@
 //! live row's key is met once, and the live rows are counted. Called by `Table::verify` and `ReadTable::verify`.
 
 use super::shard::Ground;
+use crate::base::Base;
 use crate::error::{Error, Result};
 use crate::keys::KeyArray;
 use crate::manifest::ShardManifest;
@@ -11,14 +12,17 @@ use crate::search::Reader;
 use crate::segment::Segment;
 use crate::stats::VerifyReport;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Reads and checks everything; `Corrupt` at the first damage.
 pub(crate) async fn verify(ground: &Ground, manifest: &ShardManifest, reader: Reader) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
+    let mut segments = Vec::with_capacity(manifest.segments.len());
     for meta in &manifest.segments {
         let dir = ground.paths.segment_dir(&meta.id);
         // A fresh mapping: what is checked is what the disk says.
-        let segment = Segment::open(&ground.store, &dir, meta, &ground.schema).await?;
+        let segment = Arc::new(Segment::open(&ground.store, &dir, meta, &ground.schema).await?);
+        segments.push(Arc::clone(&segment));
         let meta = meta.clone();
         let checked = tokio::task::spawn_blocking(move || segment.verify(&meta)).await;
         let checked = checked.map_err(|e| Error::internal("verifying a segment").with_source(e))??;
@@ -27,6 +31,15 @@ pub(crate) async fn verify(ground: &Ground, manifest: &ShardManifest, reader: Re
         report.bytes += checked.bytes;
         report.rows += checked.rows;
         report.reachable_nodes += checked.reachable_nodes;
+    }
+    for base in manifest.base.iter().chain(&manifest.next_base) {
+        let find = |id: &str| segments.iter().find(|segment| segment.id() == id).cloned();
+        let base = Base::open(&ground.base_ground(), base, &find, None).await?;
+        let checked = tokio::task::spawn_blocking(move || base.verify()).await;
+        let (parts, bytes, nodes) = checked.map_err(|e| Error::internal("verifying the base").with_source(e))??;
+        report.parts += parts;
+        report.bytes += bytes;
+        report.base_nodes += nodes;
     }
     let (live_rows, keys) = tokio::task::spawn_blocking(move || count_live(&reader))
         .await

@@ -2,6 +2,7 @@
 
 mod appender;
 mod bad_input;
+mod merging;
 mod newest_wins;
 mod operations;
 mod readers;

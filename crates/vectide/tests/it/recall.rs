@@ -12,7 +12,7 @@ fn schema(dim: i32, metric: Metric) -> TableSchema {
     TableSchema::builder(arrow).key("id").vector("vec", metric).build().expect("valid")
 }
 
-fn batch(first: i64, vectors: &[Vec<f32>]) -> RecordBatch {
+pub fn batch(first: i64, vectors: &[Vec<f32>]) -> RecordBatch {
     let dim = vectors.first().map_or(1, Vec::len) as i32;
     let values = Float32Array::from(vectors.concat());
     let list =
@@ -22,13 +22,13 @@ fn batch(first: i64, vectors: &[Vec<f32>]) -> RecordBatch {
         .expect("a batch")
 }
 
-async fn create(dim: i32, metric: Metric, options: Options) -> (Vectide, Table) {
+pub async fn create(dim: i32, metric: Metric, options: Options) -> (Vectide, Table) {
     let db = Vectide::open("memory://", options).await.expect("opens");
     let table = db.create_table("t", schema(dim, metric)).await.expect("creates");
     (db, table)
 }
 
-async fn recall(table: &Table, queries: &[Vec<f32>], k: usize, ef: usize) -> f64 {
+pub async fn recall(table: &Table, queries: &[Vec<f32>], k: usize, ef: usize) -> f64 {
     let snapshot = table.snapshot();
     let found = snapshot.search_batch(queries).k(k).ef_search(ef).await.expect("searches");
     let truth = snapshot.search_batch(queries).k(k).exact(true).await.expect("scans");
@@ -38,7 +38,7 @@ async fn recall(table: &Table, queries: &[Vec<f32>], k: usize, ef: usize) -> f64
 }
 
 /// The words of the data set that the repository ships, `[n, 100]`.
-fn glove() -> Vec<Vec<f32>> {
+pub fn glove() -> Vec<Vec<f32>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/glove-100d-25k.arrow");
     let file = std::fs::File::open(path).expect("shipped with the repository");
     let reader = arrow::ipc::reader::FileReader::try_new(file, None).expect("Arrow IPC");

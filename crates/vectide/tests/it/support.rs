@@ -3,7 +3,7 @@
 use arrow::array::{Array, AsArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Float32Type, Int64Type};
 use std::sync::Arc;
-use vectide::{Options, Table, TableSchema, Vectide, arrow};
+use vectide::{MergeOptions, Options, Table, TableSchema, Vectide, arrow};
 
 /// `key id: Int64, state: Utf8, vector vec: [f32; DIM] l2`.
 pub const DIM: usize = 4;
@@ -25,7 +25,8 @@ pub async fn table() -> (Vectide, Table) {
 
 /// Memtables of a few rows, so that everything seals and flushes all the time.
 pub fn tiny() -> Options {
-    Options { memtable_rows: 50, memtable_bytes: 64 << 10, tail_rows: 16, ..Options::default() }
+    let merge = MergeOptions { step_rows: 16, core_pct: 100, ..MergeOptions::default() };
+    Options { memtable_rows: 50, memtable_bytes: 64 << 10, tail_rows: 16, merge, ..Options::default() }
 }
 
 pub fn vectors(rows: &[[f32; DIM]]) -> FixedSizeListArray {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use vectide::clock::Clock;
 use vectide::store::fault::{FaultOptions, FaultStore};
 use vectide::store::{RetryOptions, RetryStore, Store};
-use vectide::{ErrorKind, Options, Result, Table, Vectide, WalOptions};
+use vectide::{ErrorKind, MergeOptions, Options, Result, Table, Vectide, WalOptions};
 
 /// The shard and its history.
 #[derive(Clone)]
@@ -36,6 +36,7 @@ fn options() -> Options {
         index_threads: 1,
         stall_timeout_ms: 2_000,
         flush_interval_ms: 60_000,
+        merge: MergeOptions { step_rows: 16, core_pct: 100, fold_pct: 50, ..MergeOptions::default() },
         wal: WalOptions { puts_in_flight: 3, object_bytes: 8 << 10, ..WalOptions::default() },
         ..Options::default()
     }
