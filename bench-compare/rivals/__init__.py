@@ -75,7 +75,7 @@ def code_generators():
 
 
 def run_json(command, **env):
-    """A command's last line of output, which is one JSON object."""
+    """A command's output, which is one JSON object."""
     command = [str(word) for word in command]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
     if done.returncode != 0:

@@ -247,11 +247,18 @@ pub fn print(report: &Report) -> String {
             number(&result["disk"]["fdatasync_p99_us"], 0),
         ]);
     }
-    let mut text = table(&rows);
+    let mut text = table(&without_empty_columns(&rows));
     for (name, ratio) in &report.ratios {
         text.push_str(&format!("{name} = {ratio}\n"));
     }
     text
+}
+
+/// Leaves out what no setting has, such as recall without an index.
+fn without_empty_columns(rows: &[Vec<String>]) -> Vec<Vec<String>> {
+    let is_kept = |at: usize| rows[1..].iter().any(|row| row[at] != "-");
+    let kept: Vec<usize> = (0..rows[0].len()).filter(|&at| is_kept(at)).collect();
+    rows.iter().map(|row| kept.iter().map(|&at| row[at].clone()).collect()).collect()
 }
 
 #[cfg(test)]
