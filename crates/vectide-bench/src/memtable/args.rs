@@ -9,6 +9,7 @@ use vectide::Visibility;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Rows have a 16-byte random key and a 100-byte value, in a table without a key column; a commit of an appender is a batch.
+Each run fills two memtables of a new database, the first in untouched memory, the next in what is left of the first.
 
 Examples:
   vectide bench memtable

@@ -1,7 +1,9 @@
 //! `vectide bench memtable`: rows a second into one memtable by several threads, RocksDB's `fillrandom` shape.
 //!
-//! facebook/rocksdb#13675 gives the shape: 16-byte random keys, 100-byte values, no log. Every setting is run `--repeat`
-//! times, the settings in turn within each repeat, and medians are reported.
+//! facebook/rocksdb#13675 gives the shape: 16-byte random keys, 100-byte values, no log. A run fills two memtables of a
+//! new database, one after the other: the first into memory that nobody touched, which the kernel clears meanwhile, the
+//! next into what the database kept of the first. Every setting is run `--repeat` times, the settings in turn within each
+//! repeat, and medians are reported.
 
 mod args;
 mod fill;
@@ -42,14 +44,17 @@ pub async fn run(args: &Args) -> Outcome<Report> {
         }
     }
     bar.finish_and_clear();
-    let speeds: Vec<f64> = runs.iter().map(|runs| of(runs, |run| run.ops_per_s)).collect();
+    let speeds: Vec<f64> = runs.iter().map(|runs| of(runs, |run| run.first.ops_per_s)).collect();
+    let next: Vec<f64> = runs.iter().map(|runs| of(runs, |run| run.next.ops_per_s)).collect();
     for (at, setting) in settings.iter().enumerate() {
         let one = settings.iter().position(|s| *s == Setting { threads: 1, ..setting.clone() });
         let scaling = one.map(|one| speeds[at] / speeds[one]);
-        if let (true, Some(scaling)) = (setting.threads > 1, scaling) {
-            report.ratio(scaling_name(setting), scaling);
+        let next_scaling = one.map(|one| next[at] / next[one]);
+        if let (true, Some(scaling), Some(next_scaling)) = (setting.threads > 1, scaling, next_scaling) {
+            report.ratio(scaling_name("", setting), scaling);
+            report.ratio(scaling_name(".next", setting), next_scaling);
         }
-        report.results.push(result(setting, &runs[at], scaling));
+        report.results.push(result(setting, &runs[at], scaling, next_scaling));
     }
     Ok(report)
 }
@@ -59,26 +64,29 @@ fn of(runs: &[Filled], figure: fn(&Filled) -> f64) -> f64 {
 }
 
 /// `memtable.scaling.threads2.unordered`, of the usual batch; another batch and a key are named.
-fn scaling_name(setting: &Setting) -> String {
+fn scaling_name(which: &str, setting: &Setting) -> String {
     let keyed = if setting.keyed { ".keyed" } else { "" };
     let batch = match setting.batch {
         USUAL_BATCH => String::new(),
         batch => format!(".batch{batch}"),
     };
-    format!("memtable{keyed}.scaling{batch}.threads{}.{}", setting.threads, visibility_name(setting.visibility))
+    format!("memtable{keyed}{which}.scaling{batch}.threads{}.{}", setting.threads, visibility_name(setting.visibility))
 }
 
 /// One setting's object.
-fn result(setting: &Setting, runs: &[Filled], scaling: Option<f64>) -> Value {
+fn result(setting: &Setting, runs: &[Filled], scaling: Option<f64>, next_scaling: Option<f64>) -> Value {
     json!({
         "engine": "vectide",
         "keyed": setting.keyed,
         "batch": setting.batch,
         "threads": setting.threads,
         "visibility": visibility_name(setting.visibility),
-        "ops_per_s": rounded(of(runs, |run| run.ops_per_s)),
-        "ops_per_s_of_each_run": runs.iter().map(|run| rounded(run.ops_per_s)).collect::<Vec<_>>(),
-        "ops_per_cpu_s": rounded(of(runs, |run| run.ops_per_cpu_s)),
+        "ops_per_s": rounded(of(runs, |run| run.first.ops_per_s)),
+        "ops_per_s_of_each_run": runs.iter().map(|run| rounded(run.first.ops_per_s)).collect::<Vec<_>>(),
+        "ops_per_cpu_s": rounded(of(runs, |run| run.first.ops_per_cpu_s)),
+        "next_ops_per_s": rounded(of(runs, |run| run.next.ops_per_s)),
+        "next_ops_per_cpu_s": rounded(of(runs, |run| run.next.ops_per_cpu_s)),
+        "next_scaling": next_scaling.map(rounded),
         "scaling": scaling.map(rounded),
         "bytes_per_row": rounded(of(runs, |run| run.bytes_per_row)),
     })
@@ -87,7 +95,8 @@ fn result(setting: &Setting, runs: &[Filled], scaling: Option<f64>) -> Value {
 /// The results as a table for people.
 #[must_use]
 pub fn print(report: &Report) -> String {
-    let heads = ["table", "visibility", "batch", "threads", "ops/s", "scaling", "ops/cpu s", "B/row"];
+    let heads =
+        ["table", "visibility", "batch", "threads", "ops/s", "scaling", "next ops/s", "scaling", "ops/cpu s", "B/row"];
     let mut rows = vec![heads.map(String::from).to_vec()];
     for result in &report.results {
         let number = |name: &str, digits: usize| {
@@ -100,6 +109,8 @@ pub fn print(report: &Report) -> String {
             number("threads", 0),
             number("ops_per_s", 0),
             number("scaling", 2),
+            number("next_ops_per_s", 0),
+            number("next_scaling", 2),
             number("ops_per_cpu_s", 0),
             number("bytes_per_row", 1),
         ]);
@@ -146,9 +157,13 @@ mod tests {
             "memtable.scaling.batch1.threads2.unordered",
             "memtable.scaling.threads2.unordered",
         ];
-        assert_eq!(names, expected);
+        for name in expected {
+            let next = name.replace(".scaling", ".next.scaling");
+            assert!(names.contains(&name) && names.contains(&next.as_str()), "{name}: {names:?}");
+        }
+        assert_eq!(names.len(), 2 * expected.len());
         let text = print(&report);
-        assert_eq!(text.lines().count(), 1 + 8 + 4, "{text}");
+        assert_eq!(text.lines().count(), 1 + 8 + 8, "{text}");
     }
 
     #[tokio::test]
