@@ -144,17 +144,21 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// As in a ratio's name: `fineweb.batch100.index_on.buffered.local.puts4`, without the parts that `without` names.
-    pub(super) fn name(&self, without: &str) -> String {
+    /// What is written, as in a ratio's name: `fineweb.batch100.index_on.buffered`.
+    pub(super) fn work_name(&self) -> String {
         let index = if self.index.is_some() { "index_on" } else { "index_off" };
-        let store = self.store.to_string().replace(':', "");
-        let puts = format!("puts{}", self.puts_in_flight);
-        let mut parts = vec![self.shape.name().to_owned(), format!("batch{}", self.batch), index.to_owned()];
-        parts.push(durability_name(self.durability).to_owned());
-        parts.extend((without != "store").then_some(store));
-        // A window of PUTs is nothing that a local log has.
-        parts.extend((without != "puts" && without != "store" && self.store != StoreKind::Local).then_some(puts));
-        parts.join(".")
+        format!("{}.batch{}.{index}.{}", self.shape.name(), self.batch, durability_name(self.durability))
+    }
+
+    /// Where it is written: `local`, `latency30ms`.
+    pub(super) fn store_name(&self) -> String {
+        self.store.to_string().replace(':', "")
+    }
+
+    /// All of it: `fineweb.batch100.index_on.buffered.latency30ms.puts4`. A window of PUTs is nothing that a local log has.
+    pub(super) fn name(&self) -> String {
+        let name = format!("{}.{}", self.work_name(), self.store_name());
+        if self.store == StoreKind::Local { name } else { format!("{name}.puts{}", self.puts_in_flight) }
     }
 }
 

@@ -49,7 +49,7 @@ pub async fn run(args: &Args) -> Outcome<Report> {
     let mut runs: Vec<Vec<Measured>> = vec![Vec::new(); settings.len()];
     for repeat in 0..args.repeat {
         for (at, setting) in settings.iter().enumerate() {
-            bar.set_message(setting.name(""));
+            bar.set_message(setting.name());
             let rows = &rows[setting.shape.name()];
             runs[at].push(measure::run(args, setting, rows, repeat * settings.len() + at).await?);
             bar.inc(1);
@@ -153,40 +153,36 @@ fn disk(runs: &[Measured]) -> Value {
 fn compare(report: &mut Report, args: &Args, settings: &[Setting], runs: &[Vec<Measured>]) {
     let acked = |at: usize| 1.0 / of(&runs[at], |run| run.acked_s);
     for (at, setting) in settings.iter().enumerate() {
-        let find = |other: Setting| settings.iter().position(|s| *s == other);
-        if setting.store != StoreKind::Local {
-            let local =
-                settings.iter().position(|s| s.store == StoreKind::Local && s.name("store") == setting.name("store"));
-            if let Some(local) = local {
-                let name = format!("shard_writer.{}.acked.{}_over_local", setting.name("store"), plain(setting));
-                report.ratio(name, acked(at) / acked(local));
-            }
-            let one = find(Setting { puts_in_flight: 1, ..setting.clone() });
-            if let (true, Some(one)) = (setting.puts_in_flight > 1, one) {
-                let puts = setting.puts_in_flight;
-                let name = format!("shard_writer.{}.acked.puts{puts}_over_puts1", setting.name("puts"));
-                report.ratio(name, acked(at) / acked(one));
-            }
+        let (work, store, puts) = (setting.work_name(), setting.store_name(), setting.puts_in_flight);
+        let is_alike = |other: &Setting| other.work_name() == work;
+        let local = settings.iter().position(|other| other.store == StoreKind::Local && is_alike(other));
+        let one = settings.iter().position(|other| *other == Setting { puts_in_flight: 1, ..setting.clone() });
+        if let (true, Some(local)) = (setting.store != StoreKind::Local, local) {
+            report.ratio(format!("shard_writer.{work}.acked.{store}_puts{puts}_over_local"), acked(at) / acked(local));
         }
-        let prefix = format!("shard_writer.{}", setting.name(""));
-        let over = |plain: fn(&disk::Disk) -> f64| {
-            of_some(&runs[at], |run| Some(run.log_mb_per_s() / plain(run.disk.as_ref()?)))
-        };
-        if let (None, Some(one), Some(each)) =
-            (&setting.index, over(|disk| disk.one_sync_mb_per_s), over(|disk| disk.sync_each_mb_per_s))
-        {
-            report.ratio(format!("{prefix}.log_over_one_sync"), one);
-            report.ratio(format!("{prefix}.log_over_sync_each"), each);
+        if let (true, Some(one)) = (setting.store != StoreKind::Local && puts > 1, one) {
+            report.ratio(format!("shard_writer.{work}.{store}.acked.puts{puts}_over_puts1"), acked(at) / acked(one));
+        }
+        if setting.index.is_none() {
+            compare_with_disk(report, setting, &runs[at]);
         }
         if let (true, Some(age)) = (args.target_rows_per_s > 0.0, of_some(&runs[at], Measured::age_limit_over_age_max))
         {
-            report.ratio(format!("{prefix}.paced.age_limit_over_age_max"), age);
+            report.ratio(format!("shard_writer.{}.paced.age_limit_over_age_max", setting.name()), age);
         }
     }
 }
 
-fn plain(setting: &Setting) -> String {
-    format!("{}_puts{}", setting.store.to_string().replace(':', ""), setting.puts_in_flight)
+/// The log's bytes a second over those of the two plain ways to write them; nothing without a disk.
+fn compare_with_disk(report: &mut Report, setting: &Setting, runs: &[Measured]) {
+    let ways: [(&str, fn(&disk::Disk) -> f64); 2] =
+        [("one_sync", |disk| disk.one_sync_mb_per_s), ("sync_each", |disk| disk.sync_each_mb_per_s)];
+    for (way, plain) in ways {
+        let over = of_some(runs, |run| Some(run.log_mb_per_s() / plain(run.disk.as_ref()?)));
+        if let Some(over) = over {
+            report.ratio(format!("shard_writer.{}.log_over_{way}", setting.name()), over);
+        }
+    }
 }
 
 /// The results as a table for people.
@@ -221,8 +217,7 @@ pub fn print(report: &Report) -> String {
             value.as_f64().map_or_else(|| "-".to_owned(), |figure| format!("{figure:.digits$}"))
         };
         let text = |name: &str| result[name].as_str().unwrap_or_default().to_owned();
-        let is_object = !["local"].contains(&result["store"].as_str().unwrap_or_default());
-        let puts = if is_object { format!(" x{}", result["puts_in_flight"]) } else { String::new() };
+        let puts = if result["store"] != "local" { format!(" x{}", result["puts_in_flight"]) } else { String::new() };
         rows.push(vec![
             text("schema_shape"),
             number(&result["batch"], 0),
