@@ -3,8 +3,8 @@
 //! Every bench takes `--json [FILE]`. Called by the `vectide` command, which hands over everything behind `bench`.
 
 use crate::error::Outcome;
-use crate::graph;
 use crate::report::Report;
+use crate::{graph, memtable, shard_writer};
 use std::path::PathBuf;
 
 /// Measure the engine; every figure comes with its recall, data and machine
@@ -18,6 +18,8 @@ pub struct Cli {
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Bench {
     Graph(With<graph::Args>),
+    Memtable(With<memtable::Args>),
+    ShardWriter(With<shard_writer::Args>),
 }
 
 /// A bench's own arguments and those of all.
@@ -42,15 +44,26 @@ pub struct Printed {
 }
 
 impl Cli {
-    /// Runs the bench and writes its report where `--json FILE` says.
+    /// Runs the bench and writes its report where `--json FILE` says. Needs a Tokio runtime of several threads, and
+    /// blocks the one that it is polled on.
     ///
     /// # Errors
     /// The bench's own, and [`crate::Error::Write`].
-    pub fn run(self) -> Outcome<Printed> {
+    pub async fn run(self) -> Outcome<Printed> {
         let (report, text, json) = match self.bench {
             Bench::Graph(with) => {
                 let report = graph::run(&with.own)?;
                 let text = graph::print(&report);
+                (report, text, with.json)
+            }
+            Bench::Memtable(with) => {
+                let report = memtable::run(&with.own).await?;
+                let text = memtable::print(&report);
+                (report, text, with.json)
+            }
+            Bench::ShardWriter(with) => {
+                let report = shard_writer::run(&with.own).await?;
+                let text = shard_writer::print(&report);
                 (report, text, with.json)
             }
         };
@@ -79,6 +92,7 @@ mod tests {
     fn a_report_goes_to_a_file_or_to_stdout() {
         let json = |args: &[&str]| match Cli::parse_from(args).bench {
             Bench::Graph(with) => with.json,
+            other => panic!("another bench: {other:?}"),
         };
         assert_eq!(json(&["bench", "graph"]), None);
         assert_eq!(json(&["bench", "graph", "--json"]), Some(None));

@@ -27,6 +27,15 @@ pub enum Error {
         /// The system's word on it.
         source: std::io::Error,
     },
+    /// What a bench checks about itself did not hold: its figures would be worth nothing.
+    #[error("{0}; nothing is reported")]
+    Check(String),
+    /// The engine refused a setting or failed.
+    #[error(transparent)]
+    Engine(#[from] vectide::Error),
+    /// Rows could not be put together.
+    #[error(transparent)]
+    Arrow(#[from] arrow::error::ArrowError),
     /// The graph refused a setting or a row.
     #[error(transparent)]
     Graph(#[from] vectide_graph::GraphError),
@@ -35,6 +44,10 @@ pub enum Error {
 impl Error {
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self::Argument(text.into())
+    }
+
+    pub(crate) fn check(text: impl Into<String>) -> Self {
+        Self::Check(text.into())
     }
 
     pub(crate) fn data(path: &std::path::Path, reason: impl std::fmt::Display) -> Self {

@@ -6,6 +6,8 @@
 
 // The command line of `vectide bench`.
 mod cli;
+// Processor time.
+mod cpu;
 // What can go wrong.
 mod error;
 // Medians and percentiles.
@@ -21,6 +23,10 @@ mod plot;
 
 // The live graph alone: insert rate, recall against search rate, bytes.
 pub mod graph;
+// The memtable alone, without vectors: rows a second by threads.
+pub mod memtable;
+// A shard's writer with log, memtable and graph.
+pub mod shard_writer;
 
 pub use cli::{Cli, Printed};
 pub use error::{Error, Outcome};

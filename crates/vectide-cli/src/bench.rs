@@ -9,7 +9,9 @@ use std::ffi::OsString;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Benches:
-  graph    the live graph alone: insert rate, recall against search time, bytes a row
+  graph         the live graph alone: insert rate, recall against search time, bytes a row
+  memtable      the memtable at memory speed: rows a second by threads and batch, bytes a row
+  shard-writer  log, memtable and graph together: rows a second acknowledged and indexed, queue, recall
 
 Examples:
   vectide bench graph --help
@@ -20,7 +22,7 @@ pub(crate) struct Args {
     bench: Vec<OsString>,
 }
 
-pub(crate) fn run(args: Args, out: &Out) -> Outcome {
+pub(crate) async fn run(args: Args, out: &Out) -> Outcome {
     let words = std::iter::once(OsString::from("vectide bench")).chain(args.bench);
     let bench = match vectide_bench::Cli::try_parse_from(words) {
         Ok(bench) => bench,
@@ -30,7 +32,7 @@ pub(crate) fn run(args: Args, out: &Out) -> Outcome {
         }
         Err(help) => return Ok(help.print()?),
     };
-    let printed = bench.run()?;
+    let printed = bench.run().await?;
     if printed.as_json || out.json() {
         return Out::new(true).object(&printed.report);
     }
@@ -41,6 +43,8 @@ impl From<vectide_bench::Error> for Failure {
     fn from(error: vectide_bench::Error) -> Self {
         match error {
             vectide_bench::Error::Argument(text) => Self::usage(text),
+            vectide_bench::Error::Engine(error) => Self::from(error),
+            vectide_bench::Error::Check(text) => Self::check_failed(text),
             other => Self::invalid(other.to_string()),
         }
     }

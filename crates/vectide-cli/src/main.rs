@@ -70,7 +70,7 @@ async fn run(command: Command, out: &Out) -> Outcome {
         Command::Flush(args) => maintain::flush(args, out).await,
         Command::Verify(args) => maintain::verify(args, out).await,
         Command::Drop(args) => tables::drop(args, out).await,
-        Command::Bench(args) => bench::run(args, out),
+        Command::Bench(args) => bench::run(args, out).await,
     }
 }
 
