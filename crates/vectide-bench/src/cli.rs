@@ -5,6 +5,7 @@
 use crate::error::Outcome;
 use crate::graph;
 use crate::report::Report;
+use crate::stream;
 use std::path::PathBuf;
 
 /// Measure the engine; every figure comes with its recall, data and machine
@@ -18,6 +19,7 @@ pub struct Cli {
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Bench {
     Graph(With<graph::Args>),
+    Stream(With<stream::Args>),
 }
 
 /// A bench's own arguments and those of all.
@@ -53,6 +55,11 @@ impl Cli {
                 let text = graph::print(&report);
                 (report, text, with.json)
             }
+            Bench::Stream(with) => {
+                let report = stream::run(&with.own)?;
+                let text = stream::print(&report);
+                (report, text, with.json)
+            }
         };
         if let Some(Some(path)) = &json {
             report.write(path)?;
@@ -79,6 +86,7 @@ mod tests {
     fn a_report_goes_to_a_file_or_to_stdout() {
         let json = |args: &[&str]| match Cli::parse_from(args).bench {
             Bench::Graph(with) => with.json,
+            Bench::Stream(with) => with.json,
         };
         assert_eq!(json(&["bench", "graph"]), None);
         assert_eq!(json(&["bench", "graph", "--json"]), Some(None));

@@ -27,6 +27,9 @@ pub enum Error {
         /// The system's word on it.
         source: std::io::Error,
     },
+    /// The engine failed.
+    #[error("{0}")]
+    Engine(String),
     /// The graph refused a setting or a row.
     #[error(transparent)]
     Graph(#[from] vectide_graph::GraphError),

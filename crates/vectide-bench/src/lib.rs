@@ -22,6 +22,9 @@ mod plot;
 // The live graph alone: insert rate, recall against search rate, bytes.
 pub mod graph;
 
+// Searches while rows stream in and segments are merged.
+pub mod stream;
+
 pub use cli::{Cli, Printed};
 pub use error::{Error, Outcome};
 pub use report::Report;
