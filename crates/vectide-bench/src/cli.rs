@@ -4,7 +4,7 @@
 
 use crate::error::Outcome;
 use crate::report::Report;
-use crate::{graph, memtable, shard_writer};
+use crate::{graph, memtable, shard_writer, stream};
 use std::path::PathBuf;
 
 /// Measure the engine; every figure comes with its recall, data and machine
@@ -20,6 +20,7 @@ enum Bench {
     Graph(With<graph::Args>),
     Memtable(With<memtable::Args>),
     ShardWriter(With<shard_writer::Args>),
+    Stream(With<stream::Args>),
 }
 
 /// A bench's own arguments and those of all.
@@ -64,6 +65,11 @@ impl Cli {
             Bench::ShardWriter(with) => {
                 let report = shard_writer::run(&with.own).await?;
                 let text = shard_writer::print(&report);
+                (report, text, with.json)
+            }
+            Bench::Stream(with) => {
+                let report = stream::run(&with.own).await?;
+                let text = stream::print(&report);
                 (report, text, with.json)
             }
         };

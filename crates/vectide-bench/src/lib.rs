@@ -28,6 +28,9 @@ pub mod memtable;
 // A shard's writer with log, memtable and graph.
 pub mod shard_writer;
 
+// Searches while rows stream in and segments are merged.
+pub mod stream;
+
 pub use cli::{Cli, Printed};
 pub use error::{Error, Outcome};
 pub use report::Report;

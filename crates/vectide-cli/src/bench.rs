@@ -12,10 +12,12 @@ Benches:
   graph         the live graph alone: insert rate, recall against search time, bytes a row
   memtable      the memtable at memory speed: rows a second by threads and batch, bytes a row
   shard-writer  log, memtable and graph together: rows a second acknowledged and indexed, queue, recall
+  stream        searches while rows stream in and segments are merged: latency, recall, what the node cache does
 
 Examples:
   vectide bench graph --help
-  vectide bench graph --data data/glove-100d-25k.arrow --codes none,auto --json graph.json")]
+  vectide bench graph --data data/glove-100d-25k.arrow --codes none,auto --json graph.json
+  vectide bench stream --quick")]
 pub(crate) struct Args {
     /// A bench and its own arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "NAME [ARGS]")]

@@ -160,7 +160,10 @@ impl Builder {
         Ok(Inner {
             budget: Budget::new(options.memory_bytes, stall_timeout, Arc::clone(&self.clock)),
             indexer: Arc::new(indexer),
-            node_cache: NodeCache::new(options.merge.node_cache_bytes),
+            node_cache: NodeCache::with_delay(
+                options.merge.node_cache_bytes,
+                Duration::from_micros(options.merge.load_delay_us),
+            ),
             merger: Arc::new(Worker::start().map_err(|e| Error::io("starting the merge thread", e))?),
             store,
             catalog,

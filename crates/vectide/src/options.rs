@@ -100,6 +100,9 @@ pub struct MergeOptions {
     pub invalidation: Invalidation,
     /// Whether a step's new rows are put into the node cache. Default true; false only to measure the other policies.
     pub publish: bool,
+    /// Time that loading a row of links takes at least, in microseconds: stands in for a store that is far away, only to
+    /// measure with. Default 0.
+    pub load_delay_us: u64,
 }
 
 impl Default for MergeOptions {
@@ -115,6 +118,7 @@ impl Default for MergeOptions {
             node_cache_bytes: 64 << 20,
             invalidation: Invalidation::Dirty,
             publish: true,
+            load_delay_us: 0,
         }
     }
 }
@@ -133,6 +137,7 @@ impl MergeOptions {
         within("dead_pct", self.dead_pct.into(), 1, 100)?;
         within("fold_pct", self.fold_pct.into(), 1, 10_000)?;
         within("kept_versions", self.kept_versions, 1, 1 << 20)?;
+        within("load_delay_us", self.load_delay_us, 0, 1_000_000)?;
         within("node_cache_bytes", self.node_cache_bytes, 64 << 10, 1 << 50)
     }
 }

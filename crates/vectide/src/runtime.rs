@@ -10,6 +10,12 @@ pub(crate) fn spawn_thread(name: String, work: impl FnOnce() + Send + 'static) -
     std::thread::Builder::new().name(name).spawn(work)
 }
 
+/// Blocks the calling thread for so long. For what stands in for slow storage; nothing else waits like this.
+pub(crate) fn block_for(time: std::time::Duration) {
+    #[allow(clippy::disallowed_methods, reason = "this is the seam")]
+    std::thread::sleep(time);
+}
+
 /// 64 random bits from the operating system's seed of the standard hasher: for names that must not meet, not for secrets.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};

@@ -175,10 +175,10 @@ fn compare(report: &mut Report, args: &Args, settings: &[Setting], runs: &[Vec<M
 
 /// The log's bytes a second over those of the two plain ways to write them; nothing without a disk.
 fn compare_with_disk(report: &mut Report, setting: &Setting, runs: &[Measured]) {
-    let ways: [(&str, fn(&disk::Disk) -> f64); 2] =
-        [("one_sync", |disk| disk.one_sync_mb_per_s), ("sync_each", |disk| disk.sync_each_mb_per_s)];
-    for (way, plain) in ways {
-        let over = of_some(runs, |run| Some(run.log_mb_per_s() / plain(run.disk.as_ref()?)));
+    let over =
+        |plain: fn(&disk::Disk) -> f64| of_some(runs, |run| Some(run.log_mb_per_s() / plain(run.disk.as_ref()?)));
+    let ways = [("one_sync", over(|disk| disk.one_sync_mb_per_s)), ("sync_each", over(|disk| disk.sync_each_mb_per_s))];
+    for (way, over) in ways {
         if let Some(over) = over {
             report.ratio(format!("shard_writer.{}.log_over_{way}", setting.name()), over);
         }

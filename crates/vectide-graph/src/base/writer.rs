@@ -431,10 +431,11 @@ impl Step<'_> {
     }
 }
 
-/// Beam width of a search that starts among the node's neighbours: enough to
-/// choose `m` links from.
+/// Beam width of a search that starts among the node's neighbours. Half of
+/// `ef_construction` costs 0.008 of recall@10 on words of GloVe, three quarters
+/// 0.003, all of it nothing (decision 0009).
 fn near_width(wide: usize, m: usize) -> usize {
-    (wide / 2).max(2 * m).min(wide.max(1))
+    (wide * 3 / 4).max(2 * m).min(wide.max(1))
 }
 
 impl Overlay<'_> {

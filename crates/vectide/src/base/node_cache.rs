@@ -20,6 +20,7 @@ use state::{Found, Key, State};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Shards, so that readers seldom meet at a lock.
 const SHARDS: usize = 64;
@@ -31,6 +32,8 @@ pub(crate) struct NodeCache {
     shards: Box<[Shard]>,
     next_space: AtomicU32,
     capacity: u64,
+    /// Time that a load takes at least; for measuring.
+    load_delay: Duration,
     counters: Counters,
 }
 
@@ -78,7 +81,13 @@ impl std::fmt::Debug for NodeCache {
 
 impl NodeCache {
     /// An empty cache of at most `capacity` bytes, its own bookkeeping included.
+    #[cfg(test)]
     pub(crate) fn new(capacity: u64) -> Arc<Self> {
+        Self::with_delay(capacity, Duration::ZERO)
+    }
+
+    /// An empty cache of at most `capacity` bytes, its own bookkeeping included, in which a load takes `load_delay` at least.
+    pub(crate) fn with_delay(capacity: u64, load_delay: Duration) -> Arc<Self> {
         let shards = usize::try_from(capacity / SHARD_BYTES).unwrap_or(SHARDS).clamp(1, SHARDS).next_power_of_two();
         let each = capacity / shards as u64;
         let shard = |_| Shard { state: Mutex::new(State::new(each)), loading: parking_lot::Mutex::default() };
@@ -86,6 +95,7 @@ impl NodeCache {
             shards: (0..shards).map(shard).collect(),
             next_space: AtomicU32::new(0),
             capacity,
+            load_delay,
             counters: Counters::default(),
         })
     }
@@ -118,6 +128,15 @@ impl NodeCache {
         stats
     }
 
+    /// Loads a row, with no lock held.
+    fn load(&self, out: &mut Vec<u32>, load: impl FnOnce(&mut Vec<u32>)) {
+        if !self.load_delay.is_zero() {
+            crate::runtime::block_for(self.load_delay);
+        }
+        load(out);
+        Counters::add(&self.counters.loads, 1);
+    }
+
     fn shard(&self, key: Key) -> &Shard {
         // Fibonacci hashing: neighbouring nodes land in different shards.
         let hash = (u64::from(key.space) << 32 | u64::from(key.node)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -131,13 +150,14 @@ impl Space {
     pub(crate) fn read(&self, node: u32, version: u32, out: &mut Vec<u32>, load: impl FnOnce(&mut Vec<u32>)) {
         let (cache, key) = (&*self.cache, self.key(node));
         let shard = cache.shard(key);
-        match shard.state.lock().get(key, version, out) {
+        // In a statement of its own, so that the lock is free again before anything is loaded.
+        let found = shard.state.lock().get(key, version, out);
+        match found {
             Found::Hit => return Counters::add(&cache.counters.hits, 1),
             Found::Newer => {
                 // The reader's snapshot is older than what is kept: it reads for itself and changes nothing.
                 Counters::add(&cache.counters.past, 1);
-                Counters::add(&cache.counters.loads, 1);
-                return load(out);
+                return cache.load(out, load);
             }
             Found::Missing => Counters::add(&cache.counters.misses, 1),
         }
@@ -148,8 +168,7 @@ impl Space {
         let from = out.len();
         // It may have been loaded between the look and now.
         if shard.state.lock().get(key, version, out) != Found::Hit {
-            load(out);
-            Counters::add(&cache.counters.loads, 1);
+            cache.load(out, load);
             shard.state.lock().put(key, version, &out[from..]);
         }
         let row: Arc<[u32]> = out[from..].into();

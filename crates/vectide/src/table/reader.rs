@@ -24,8 +24,9 @@ use std::time::Duration;
 /// Starting over because the log was trimmed under the reader is tried this often before it gives up.
 const MAX_RESTARTS: usize = 16;
 
-/// A reader that did not look for so long looks for the newest manifest from a listing on.
-const SLEPT: Duration = Duration::from_secs(1);
+/// How often a reader looks for the newest manifest from a listing on: one that was overtaken by more versions than are
+/// kept stays behind for so long at most.
+const LISTING: Duration = Duration::from_secs(1);
 
 /// A table open for reading only. Cheap to clone; all clones follow the writer together.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ struct Follower {
 struct Following {
     manifest: Arc<ShardManifest>,
     tail: Tail,
+    /// When the manifests were last listed.
+    listed_at: Duration,
 }
 
 /// What a look at the manifest found.
@@ -198,13 +201,18 @@ impl Follower {
             return Ok(());
         }
         let started = self.ground.clock.now();
-        self.follow(&mut following).await?;
+        self.follow(&mut following, now).await?;
         *self.looked.lock() = Looked { at: started, caught_up: true };
         Ok(())
     }
 
-    async fn follow(&self, following: &mut Following) -> Result<()> {
-        match self.news(&following.manifest).await? {
+    async fn follow(&self, following: &mut Following, is_asked: bool) -> Result<()> {
+        let started = self.ground.clock.now();
+        let is_due = is_asked || started.saturating_sub(following.listed_at) >= LISTING;
+        if is_due {
+            following.listed_at = started;
+        }
+        match self.news(&following.manifest, is_due).await? {
             News::None => {}
             News::Base(newest) => self.follow_base(following, newest).await?,
             News::Segments => return self.restart(following).await,
@@ -216,13 +224,12 @@ impl Follower {
         }
     }
 
-    /// What newer manifests say.
-    async fn news(&self, ours: &ShardManifest) -> Result<News> {
+    /// What newer manifests say. The next number being absent is no news; but it could have been collected, so that now and
+    /// then (`list`) the newest is looked for from a listing on.
+    async fn news(&self, ours: &ShardManifest, list: bool) -> Result<News> {
         match self.manifest.load(ours.version + 1).await {
             Err(error) if error.kind() == ErrorKind::Expired => {
-                // Absent, which is no news; but to a reader that slept, also if it was collected: then there are newer ones.
-                let slept = self.ground.clock.now().saturating_sub(self.looked.lock().at) >= SLEPT;
-                let newest = if slept { self.manifest.load_latest().await? } else { None };
+                let newest = if list { self.manifest.load_latest().await? } else { None };
                 return Ok(match newest {
                     Some(newest) if newest.version > ours.version => News::Segments,
                     _ => News::None,
@@ -287,7 +294,10 @@ async fn start_over(ground: &Ground, manifest: &Versioned<ShardManifest>) -> Res
         register(&shard);
         let mut tail = Tail::open(&ground.store, &ground.paths, Arc::clone(&ground.log_schema), &newest);
         match catch_up(&shard, &mut tail).await {
-            Ok(()) => return Ok((Following { manifest: newest, tail }, shard)),
+            Ok(()) => {
+                let listed_at = ground.clock.now();
+                return Ok((Following { manifest: newest, tail, listed_at }, shard));
+            }
             Err(error) if error.kind() == ErrorKind::Expired => last = Some(error),
             Err(error) => return Err(error),
         }

@@ -32,6 +32,23 @@ fn a_row_is_given_out_for_its_own_version_only_and_two_versions_are_kept() {
 }
 
 #[test]
+fn no_lock_is_held_while_a_row_is_loaded() {
+    let cache = NodeCache::new(1 << 20);
+    let space = cache.space();
+    space.publish(2, &[7], &row(7, 2));
+    space.publish(3, &[7], &row(7, 3));
+    // Once because it is missing, once because it is older than what is kept: each takes every lock that there is.
+    for (node, version) in [(8, 1), (7, 1)] {
+        let mut out = Vec::new();
+        space.read(node, version, &mut out, |out| {
+            assert!(cache.stats().rows >= 2);
+            out.extend(row(node, version));
+        });
+        assert_eq!(out, row(node, version));
+    }
+}
+
+#[test]
 fn bytes_stay_within_the_capacity_and_are_counted_to_the_last() {
     for capacity in [10_000, 100_000, 1 << 20] {
         let cache = NodeCache::new(capacity);
