@@ -29,6 +29,14 @@ quickstart *args:
 crash rounds="200":
     VECTIDE_CRASH_ROUNDS={{rounds}} VECTIDE_POWER_CUTS=0 .ci/run crash
 
+# The same `rounds` times over HTTP, against an S3 server that fails on its own account; the store's other proofs first.
+crash-s3 rounds="100":
+    VECTIDE_CRASH_S3_ROUNDS={{rounds}} .ci/run s3
+
+# Two writers over one shard for so many seconds, in memory and over HTTP.
+fight seconds="60":
+    VECTIDE_FIGHT_SECONDS={{seconds}} cargo test -p vectide --all-features --test proof -- --nocapture fight
+
 # Cuts the power of the simulated disk `cuts` times; also shows that leaving out any one sync is noticed.
 power-cut cuts="500":
     VECTIDE_CRASH_ROUNDS=0 VECTIDE_POWER_CUTS={{cuts}} .ci/run crash

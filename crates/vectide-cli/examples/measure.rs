@@ -2,10 +2,14 @@
 //!
 //! Names: `syncs` (rows per fdatasync at 64 callers), `memory` (bytes per row beside the rows, against the allocator),
 //! `flush` (time against a plain write of the same bytes, and what writers and readers feel), `replay` (resident memory
-//! while a 1 GiB log is replayed), `recall` (recall and reachability before and after flush). DATA is the folder with the
-//! real data sets where there is one; without it, generated vectors are used and said so. One JSON object a line.
+//! while a 1 GiB log is replayed), `recall` (recall and reachability before and after flush), `object-log` (what 30 ms to
+//! the object store cost). DATA is the folder with the real data sets where there is one; without it, generated vectors are
+//! used and said so. One JSON object a line.
 
 #![allow(clippy::disallowed_methods, reason = "a measure takes real time and starts threads")]
+
+#[path = "measure/object_log.rs"]
+mod object_log;
 
 use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Float16Type, Schema};
@@ -61,7 +65,8 @@ async fn main() -> Outcome<()> {
         "replay" => replay().await,
         "replay-fill" => fill_log(Path::new(data.as_deref().ok_or("name the directory to fill")?)).await,
         "recall" => recall(data.as_deref()).await,
-        _ => Err("name one of: syncs, memory, flush, replay, recall".into()),
+        "object-log" => object_log::object_log().await,
+        _ => Err("name one of: syncs, memory, flush, replay, recall, object-log".into()),
     }
 }
 
@@ -70,6 +75,11 @@ fn schema(dim: usize, metric: Metric) -> Outcome<TableSchema> {
     let vec = Field::new_fixed_size_list("vec", item, i32::try_from(dim)?, true);
     let arrow = Schema::new(vec![Field::new("id", DataType::Int64, false), vec]);
     Ok(TableSchema::builder(arrow).key("id").vector("vec", metric).build()?)
+}
+
+/// A database on a store of its own.
+async fn open_store(store: Arc<dyn vectide::store::Store>, options: Options) -> Outcome<Vectide> {
+    Ok(Vectide::builder("measured").store(store).options(options).open().await?)
 }
 
 fn batch(first: usize, rows: &[f32], dim: usize) -> Outcome<RecordBatch> {
@@ -82,6 +92,7 @@ fn batch(first: usize, rows: &[f32], dim: usize) -> Outcome<RecordBatch> {
 }
 
 /// A small generator, so that a run repeats.
+#[derive(Debug)]
 struct Rng(u64);
 
 impl Rng {

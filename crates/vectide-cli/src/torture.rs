@@ -1,6 +1,6 @@
 //! `vectide torture-worker`: the process that the crash harness kills. Only in builds with the feature `testing`.
 //!
-//! In: a directory, a layout, a seed, and fail points in `VECTIDE_FAILPOINTS`. Out, one line a fact on stdout, each in one
+//! In: a directory or an `s3://` address, a layout, a seed, and fail points in `VECTIDE_FAILPOINTS`. Out, one line a fact on stdout, each in one
 //! write, so that a pipe keeps them when the process is killed: `i` before a write begins, `a` once it was acknowledged, `e`
 //! if it failed. `main` hands over before the command line is parsed. Invariant: a write is announced before the engine sees
 //! it, and acknowledged here only after the engine acknowledged it.
@@ -10,7 +10,7 @@ mod rows;
 use rows::{Op, Rng, TABLE};
 use std::collections::BTreeSet;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,25 @@ use vectide::{ErrorKind, Table, Vectide, failpoint};
 /// What the worker was asked to do.
 struct Task {
     is_check: bool,
-    dir: PathBuf,
-    /// Whether the log lies in objects instead of files.
-    in_objects: bool,
+    /// A directory, or an address.
+    at: String,
+    layout: Layout,
     seed: u64,
     /// Versions of this run's writes begin here.
     version: u64,
     writers: u64,
     /// Ends in order after so long, and says which points were passed.
     stop_after_ms: Option<u64>,
+}
+
+/// Where the log lies.
+#[derive(Clone, Copy, PartialEq)]
+enum Layout {
+    Files,
+    /// In objects that are files.
+    Objects,
+    /// In a bucket; how to get there is in the environment, as for any command.
+    S3,
 }
 
 /// Runs the worker if the command line asks for it.
@@ -63,15 +73,19 @@ fn say(line: &str) {
 
 impl Task {
     fn parse(args: &[String]) -> Result<Self, String> {
-        let [mode, dir, layout, rest @ ..] = args else {
-            return Err("expected: torture-worker write|check DIR files|objects [name=number]...".into());
-        };
+        let usage = "expected: torture-worker write|check DIR|URI files|objects|s3 [name=number]...";
+        let [mode, at, layout, rest @ ..] = args else { return Err(usage.into()) };
         let number =
             |name: &str| rest.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok());
         Ok(Self {
             is_check: mode == "check",
-            dir: PathBuf::from(dir),
-            in_objects: layout == "objects",
+            at: at.clone(),
+            layout: match layout.as_str() {
+                "files" => Layout::Files,
+                "objects" => Layout::Objects,
+                "s3" => Layout::S3,
+                _ => return Err(usage.into()),
+            },
             seed: number("seed").unwrap_or(0),
             version: number("version").unwrap_or(1),
             writers: number("writers").unwrap_or(4),
@@ -95,15 +109,16 @@ impl Task {
         Ok(())
     }
 
-    /// Opens the directory with a fail point around every file call.
+    /// Opens the database; a directory with a fail point around every file call.
     async fn open(&self) -> vectide::Result<(Vectide, Table)> {
-        let fs = FaultFs::new(DiskFs::shared());
-        fs.set_hook(Arc::new(|point| failpoint::pass(&format!("{point}:{}", class(point.path)))));
-        let mut store: Arc<dyn Store> = Arc::new(LocalStore::open(fs.shared(), &self.dir)?);
-        if self.in_objects {
-            store = Arc::new(ObjectsOnly(store));
+        let mut builder = Vectide::builder(self.at.as_str()).options(rows::options());
+        if self.layout != Layout::S3 {
+            let fs = FaultFs::new(DiskFs::shared());
+            fs.set_hook(Arc::new(|point| failpoint::pass(&format!("{point}:{}", class(point.path)))));
+            let store: Arc<dyn Store> = Arc::new(LocalStore::open(fs.shared(), Path::new(&self.at))?);
+            builder = builder.store(if self.layout == Layout::Objects { Arc::new(ObjectsOnly(store)) } else { store });
         }
-        let db = Vectide::builder(self.dir.to_string_lossy()).options(rows::options()).store(store).open().await?;
+        let db = builder.open().await?;
         let table = match db.open_table(TABLE).await {
             Err(error) if error.kind() == ErrorKind::NotFound => db.create_table(TABLE, rows::schema()).await?,
             other => other?,

@@ -14,12 +14,13 @@ use crate::options::Options;
 use crate::schema::TableSchema;
 use crate::stats::DatabaseStats;
 use crate::store::paths::{self, ShardPaths};
-use crate::store::{LockGuard, Store};
+use crate::store::{LockGuard, PutOutcome, Store};
 use crate::table::budget::Budget;
 use crate::table::indexer::Indexer;
 use crate::table::shard::{Ground, Shard};
 use crate::table::{ReadTable, Table};
 use arrow::datatypes::{Schema, SchemaRef};
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -106,6 +107,7 @@ impl Builder {
         clean_up_after_the_dead(&store).await?;
         let catalog = Versioned::new(Arc::clone(&store), paths::CATALOG_DIR, crate::runtime::random_u64());
         if catalog.load_latest().await?.is_none() {
+            try_conditions(&store).await?;
             match catalog.create(Catalog::empty()).await {
                 Err(error) if error.kind() != ErrorKind::Conflict => return Err(error),
                 _ => {}
@@ -182,6 +184,25 @@ async fn clean_up_after_the_dead(store: &Arc<dyn Store>) -> Result<()> {
     let Some(dir) = store.local() else { return Ok(()) };
     let swept = tokio::task::spawn_blocking(move || crate::store::sweep_temporaries(&dir)).await;
     swept.map_err(|e| Error::internal("sweeping temporary files").with_source(e))?.map(drop)
+}
+
+/// Refuses a remote store that overwrites where it is told to put only what is absent: two writers there would destroy
+/// each other's rows without noticing. Three requests, before a database is made.
+async fn try_conditions(store: &Arc<dyn Store>) -> Result<()> {
+    if store.local().is_some() {
+        return Ok(());
+    }
+    let path = paths::probe(crate::runtime::random_u64());
+    store.put_if_absent(&path, Bytes::from_static(b"first")).await?;
+    let second = store.put_if_absent(&path, Bytes::from_static(b"second")).await?;
+    store.delete(&path).await?;
+    match second {
+        PutOutcome::Exists => Ok(()),
+        PutOutcome::Created => Err(Error::invalid(
+            "the store ignores the condition `If-None-Match: *` of a put, so that it cannot keep two writers apart: use \
+             one that honours it, or a local directory",
+        )),
+    }
 }
 
 /// How long an open waits for this process's own earlier handle to let go of the lock.

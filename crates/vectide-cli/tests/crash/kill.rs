@@ -1,15 +1,16 @@
 //! Rounds of SIGKILL: writers, deleters, a flush loop and searches run on tiny memtables until the process is killed, at
 //! random or at a named point; then it is opened again (and sometimes killed again, twice, in the middle of recovering).
+//! In local directories, and over HTTP against a server that outlives the process and fails on its own account.
 //!
 //! Each directory is carried through several rounds. Invariant of every round: all acknowledged writes are there, each
 //! unacknowledged one wholly or not at all, nothing is doubled or back from the dead, and a second reopen shows the same.
 
+use crate::home::{Bucket, Directories, Home};
 use crate::model::{Model, Settled};
-use crate::points::{LAYOUTS, Points, Target};
+use crate::points::{Points, Target};
 use crate::rows::Rng;
-use crate::worker::{Report, Worker};
+use crate::worker::{Place, Report, Worker};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// Rounds that one directory lives.
 const LIFE: u32 = 12;
@@ -18,16 +19,15 @@ const POINT_PATIENCE: Duration = Duration::from_millis(2_000);
 
 /// A directory and what it has to hold.
 struct Ground {
-    dir: TempDir,
-    layout: &'static str,
+    place: Place,
     model: Model,
     version: u64,
     rounds: u32,
 }
 
 impl Ground {
-    fn new(layout: &'static str) -> Self {
-        Self { dir: tempfile::tempdir().expect("a folder"), layout, model: Model::default(), version: 1, rounds: 0 }
+    fn new(home: &impl Home, layout: &'static str) -> Self {
+        Self { place: home.place(layout), model: Model::default(), version: 1, rounds: 0 }
     }
 }
 
@@ -47,16 +47,19 @@ struct Figures {
     written_for: Duration,
 }
 
-struct Harness {
+struct Harness<H> {
+    home: H,
+    layouts: &'static [&'static str],
     rng: Rng,
     points: Points,
-    grounds: Vec<Ground>,
+    /// By layout; none where the next round needs a new one.
+    grounds: Vec<Option<Ground>>,
     figures: Figures,
 }
 
-#[test]
-fn kill_nine_loses_nothing_doubles_nothing_and_resurrects_nothing() {
-    let rounds = crate::number("VECTIDE_CRASH_ROUNDS", 20);
+/// Runs as many rounds as the variable says, `default` without it.
+fn rounds<H: Home>(variable: &str, default: u64, layouts: &'static [&'static str], home: H) {
+    let rounds = crate::number(variable, default);
     if rounds == 0 {
         return;
     }
@@ -64,40 +67,51 @@ fn kill_nine_loses_nothing_doubles_nothing_and_resurrects_nothing() {
     let started = Instant::now();
     let mut harness = Harness {
         rng: Rng(seed),
-        points: Points::explore(),
-        grounds: LAYOUTS.into_iter().map(Ground::new).collect(),
+        points: Points::explore(layouts, &home),
+        grounds: layouts.iter().map(|_| None).collect(),
         figures: Figures::default(),
+        layouts,
+        home,
     };
     for round in 0..rounds {
-        if let Err((reason, dir)) = harness.round() {
-            let replay = format!("VECTIDE_CRASH_SEED={seed} VECTIDE_CRASH_ROUNDS={}", round + 1);
-            panic!("round {round}: {reason}\nthe directory is kept at {}\nreplay with {replay}", dir.display());
+        harness.home.shake(harness.rng.next());
+        if let Err((reason, place)) = harness.round() {
+            let replay = format!("VECTIDE_CRASH_SEED={seed} {variable}={}", round + 1);
+            let kept = harness.home.keep(place);
+            panic!("round {round}: {reason}\nwhat is there is kept at {kept}\nreplay with {replay}");
         }
     }
     harness.report(rounds, started.elapsed());
 }
 
-type Failure = (String, std::path::PathBuf);
+#[test]
+fn kill_nine_loses_nothing_doubles_nothing_and_resurrects_nothing() {
+    rounds("VECTIDE_CRASH_ROUNDS", 20, &["files", "objects"], Directories);
+}
 
-impl Harness {
+#[test]
+fn kill_nine_over_http_loses_nothing_doubles_nothing_and_resurrects_nothing() {
+    rounds("VECTIDE_CRASH_S3_ROUNDS", 3, &["s3"], Bucket::start());
+}
+
+type Failure = (String, Place);
+
+impl<H: Home> Harness<H> {
     fn round(&mut self) -> Result<(), Failure> {
         // One round in ten is killed at random, one in ten meets an error at a point first.
         let roll = self.rng.below(10);
         let target = (roll >= 1).then(|| self.points.next(&mut self.rng));
-        let layout = target.as_ref().map_or(LAYOUTS[self.rng.below(2) as usize], |target| target.layout);
-        let slot = LAYOUTS.iter().position(|l| *l == layout).expect("one of them");
-        if self.grounds[slot].rounds >= LIFE || target.as_ref().is_some_and(|target| target.is_fresh) {
-            self.grounds[slot] = Ground::new(layout);
+        let any = self.layouts[self.rng.below(self.layouts.len() as u64) as usize];
+        let layout = target.as_ref().map_or(any, |target| target.layout);
+        let slot = self.layouts.iter().position(|l| *l == layout).expect("one of them");
+        let is_fresh = target.as_ref().is_some_and(|target| target.is_fresh);
+        let lived = self.grounds[slot].take().filter(|ground| ground.rounds < LIFE && !is_fresh);
+        let mut ground = lived.unwrap_or_else(|| Ground::new(&self.home, layout));
+        if let Err(reason) = self.round_on(&mut ground, target, roll < 2) {
+            return Err((reason, ground.place));
         }
-        let mut ground = std::mem::replace(&mut self.grounds[slot], Ground::new(layout));
-        let done = self.round_on(&mut ground, target, roll < 2);
-        match done {
-            Ok(()) => {
-                self.grounds[slot] = ground;
-                Ok(())
-            }
-            Err(reason) => Err((reason, ground.dir.keep())),
-        }
+        self.grounds[slot] = Some(ground);
+        Ok(())
     }
 
     fn round_on(&mut self, ground: &mut Ground, target: Option<Target>, is_error: bool) -> Result<(), String> {
@@ -117,7 +131,7 @@ impl Harness {
         let again = self.rng.below(3);
         self.kill_recoveries(ground, recovering, again)?;
         let settled = self.settle(ground, &report.undecided());
-        settled.map_err(|reason| format!("{what} (layout {}): {reason}", ground.layout))
+        settled.map_err(|reason| format!("{what} (layout {}): {reason}", ground.place.layout))
     }
 
     /// Runs writers until they are killed.
@@ -134,11 +148,11 @@ impl Harness {
         if target.is_some_and(|target| target.is_orderly) {
             numbers.push(("stop_after_ms", 300));
         }
-        let mut worker = Worker::start("write", ground.dir.path(), ground.layout, &armed, &numbers);
+        let mut worker = Worker::start("write", &ground.place, &armed, &numbers);
         let mut runs = worker.read(Duration::from_secs(30), |report| report.is_ready);
         let ready = Instant::now();
         // Only of a worker that does not kill itself meanwhile.
-        if runs && ground.layout == "files" && target.is_none() {
+        if runs && ground.place.layout == "files" && target.is_none() {
             self.expect_conflict(ground, &worker)?;
         }
         if runs {
@@ -180,7 +194,7 @@ impl Harness {
 
     /// A second process is refused and told who holds the directory.
     fn expect_conflict(&mut self, ground: &Ground, worker: &Worker) -> Result<(), String> {
-        let second = Worker::start("check", ground.dir.path(), ground.layout, "", &[]).finish();
+        let second = Worker::start("check", &ground.place, "", &[]).finish();
         let named = second.bad.iter().any(|bad| bad.contains("conflict") && bad.contains(&worker.pid().to_string()));
         self.figures.conflicts += 1;
         if named { Ok(()) } else { Err(format!("a second writer was told {:?}, not {}", second.bad, worker.pid())) }
@@ -192,13 +206,13 @@ impl Harness {
             self.kill_recovery_at(ground, &target)?;
         }
         for _ in 0..again {
-            let target = self.points.next_in_recovery(&mut self.rng, ground.layout);
+            let target = self.points.next_in_recovery(&mut self.rng, ground.place.layout);
             // Points come first while there are some that nothing died at.
             let is_random = self.rng.one_in(3) && self.points.missed().is_empty();
             match target.filter(|_| !is_random) {
                 Some(target) => self.kill_recovery_at(ground, &target)?,
                 None => {
-                    let mut worker = Worker::start("check", ground.dir.path(), ground.layout, "", &[]);
+                    let mut worker = Worker::start("check", &ground.place, "", &[]);
                     worker.read(Duration::from_millis(self.rng.below(60)), |_| false);
                     self.figures.recovering += u64::from(!worker.kill().is_done);
                     self.figures.kills += 1;
@@ -211,7 +225,7 @@ impl Harness {
     /// A recovery that dies at the target, if it gets there; one that says that something is wrong fails the round.
     fn kill_recovery_at(&mut self, ground: &Ground, target: &Target) -> Result<(), String> {
         let armed = format!("{}=kill@{}", target.name, target.nth);
-        let report = Worker::start("check", ground.dir.path(), ground.layout, &armed, &[]).finish();
+        let report = Worker::start("check", &ground.place, &armed, &[]).finish();
         if let Some(bad) = report.bad.first() {
             return Err(format!("a recovery that was to die at {}: {bad}", target.name));
         }
@@ -228,7 +242,7 @@ impl Harness {
         let mut first = None;
         for reopen in 0..2 {
             let seed = self.rng.next() >> 1;
-            let report = Worker::start("check", ground.dir.path(), ground.layout, "", &[("seed", seed)]).finish();
+            let report = Worker::start("check", &ground.place, "", &[("seed", seed)]).finish();
             if let Some(bad) = report.bad.first() {
                 return Err(format!("reopen {reopen}: {bad}"));
             }

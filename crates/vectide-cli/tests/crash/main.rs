@@ -1,10 +1,12 @@
-//! What survives: the real binary killed at random and at every named point, and a simulated disk whose power is cut.
+//! What survives: the real binary killed at random and at every named point, also over HTTP, and a simulated disk whose
+//! power is cut.
 //!
-//! Both write through the engine, stop it in the middle, open it again and compare with [`model`]. How much is done comes
-//! from `VECTIDE_CRASH_ROUNDS` and `VECTIDE_POWER_CUTS` (0 leaves one out); a failure prints the seed that it came from.
+//! All write through the engine, stop it in the middle, open it again and compare with [`model`]. How much is done comes
+//! from `VECTIDE_CRASH_ROUNDS`, `VECTIDE_CRASH_S3_ROUNDS` and `VECTIDE_POWER_CUTS` (0 leaves one out); a failure prints the seed that it came from.
 //! Run with `--nocapture` to see what was reached.
 #![allow(clippy::disallowed_methods, reason = "processes are killed after real time, from seeds that are printed")]
 
+mod home;
 mod kill;
 mod model;
 mod points;

@@ -3,12 +3,10 @@
 //! A run in order of each layout shows which file calls there are; the engine's own points are named in
 //! `failpoint::POINTS`. Invariant: a point counts as hit only once a process died there.
 
+use crate::home::Home;
 use crate::rows::Rng;
 use crate::worker::{Report, Worker};
 use std::collections::BTreeMap;
-
-/// Where the log lies.
-pub const LAYOUTS: [&str; 2] = ["files", "objects"];
 
 /// One point in one layout.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +21,11 @@ struct Tally {
 /// All points.
 #[derive(Debug, Default)]
 pub struct Points(BTreeMap<(&'static str, String), Tally>);
+
+/// Whether only a log in files passes the point.
+fn is_local(name: &str) -> bool {
+    name.starts_with("wal.local") || name.starts_with("wal.replay")
+}
 
 /// A point to kill at.
 #[derive(Clone, Debug)]
@@ -40,12 +43,12 @@ pub struct Target {
 }
 
 impl Points {
-    /// Finds out which points there are.
-    pub fn explore() -> Self {
+    /// Finds out which points there are in these layouts, in an empty place of each.
+    pub fn explore(layouts: &[&'static str], home: &impl Home) -> Self {
         let mut points = Self::default();
-        for layout in LAYOUTS {
-            let dir = tempfile::tempdir().expect("a folder");
-            let start = |mode: &str, stop: &[(&str, u64)]| Worker::start(mode, dir.path(), layout, "", stop);
+        for &layout in layouts {
+            let place = home.place(layout);
+            let start = |mode: &str, stop: &[(&str, u64)]| Worker::start(mode, &place, "", stop);
             let written = start("write", &[("stop_after_ms", 500), ("seed", 1)]).finish();
             assert!(written.is_done, "{layout}: {:?}", written.bad);
             let mut killed = start("write", &[("version", 1_000_000), ("seed", 2)]);
@@ -57,8 +60,13 @@ impl Points {
             points.note(layout, &checked, |tally, count| tally.recovered = count);
         }
         for name in vectide::failpoint::POINTS {
-            let layout = if name.contains("object") || name.contains("fence") { "objects" } else { "files" };
-            points.0.entry((layout, (*name).to_owned())).or_default();
+            let passed_in = if is_local(name) { "files" } else { *layouts.last().expect("at least one") };
+            // Those that any layout passes are a matter of the first, where there are several.
+            let is_common = !is_local(name) && !name.contains("object") && !name.contains("fence");
+            let layout = if is_common { layouts[0] } else { passed_in };
+            if layouts.contains(&layout) {
+                points.0.entry((layout, (*name).to_owned())).or_default();
+            }
         }
         points
     }

@@ -5,13 +5,24 @@
 use crate::rows::{Kind, Op};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Longer than any run takes: a worker that says nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where workers keep their table.
+pub struct Place {
+    /// Where the log lies: in `files`, in `objects` that are files, or in objects behind HTTP (`s3`).
+    pub layout: &'static str,
+    /// A directory, or an `s3://` address.
+    pub at: String,
+    /// What else they have to know, as a user would tell it: in the environment.
+    pub environment: Vec<(&'static str, String)>,
+    /// The directory, if it is one: removed with its place.
+    pub dir: Option<tempfile::TempDir>,
+}
 
 /// A running worker.
 pub struct Worker {
@@ -41,9 +52,9 @@ pub struct Report {
 
 impl Worker {
     /// Starts a worker; `mode` is `write` or `check`, `points` goes into `VECTIDE_FAILPOINTS`.
-    pub fn start(mode: &str, dir: &Path, layout: &str, points: &str, numbers: &[(&str, u64)]) -> Self {
+    pub fn start(mode: &str, place: &Place, points: &str, numbers: &[(&str, u64)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vectide"));
-        command.args(["torture-worker", mode]).arg(dir).arg(layout);
+        command.args(["torture-worker", mode, &place.at, place.layout]).envs(place.environment.iter().cloned());
         command.args(numbers.iter().map(|(name, value)| format!("{name}={value}")));
         command.env("VECTIDE_FAILPOINTS", points).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");

@@ -83,6 +83,7 @@ struct State {
     rng: SplitMix,
     hook: Option<StoreHook>,
     failing: Vec<Failing>,
+    slow: Vec<(&'static str, String, Duration)>,
     calls: BTreeMap<&'static str, u64>,
     /// Objects put lately, the last one last: a stale listing may lack them.
     recent: Vec<String>,
@@ -95,6 +96,7 @@ impl State {
             rng: SplitMix::new(seed),
             hook: None,
             failing: Vec::new(),
+            slow: Vec::new(),
             calls: BTreeMap::new(),
             recent: Vec::new(),
             late: JoinSet::new(),
@@ -148,6 +150,11 @@ impl FaultStore {
         self.state.lock().failing.push(Failing { op, path: path.to_owned(), phase, times });
     }
 
+    /// Makes the next call of `op` on a path that contains `path` wait for so long before its effect.
+    pub fn delay_next(&self, op: &'static str, path: &str, delay: Duration) {
+        self.state.lock().slow.push((op, path.to_owned(), delay));
+    }
+
     /// From now on calls hang before or after their effect, until [`FaultStore::release`].
     pub fn stall(&self, phase: Phase) {
         self.stalled.send_replace(Some(phase));
@@ -181,7 +188,7 @@ impl FaultStore {
         let options = &self.options;
         let rng = &mut state.rng;
         let mut delay = |n: u64| Duration::from_micros(rng.below(n.saturating_mul(options.max_delay_us) + 1));
-        let (delay_before, delay_after, later) = (delay(1), delay(1), delay(10));
+        let (mut delay_before, delay_after, later) = (delay(1), delay(1), delay(10));
         let is_put = op == "store.put" || op == "store.put_if_absent";
         let late = (rng.hits(options.late) && is_put).then_some(later);
         let (before, after) = (rng.hits(options.error_before), rng.hits(options.error_after));
@@ -190,6 +197,9 @@ impl FaultStore {
         if let Some(failing) = chosen {
             failing.times -= 1;
             error = Some(failing.phase);
+        }
+        if let Some(at) = state.slow.iter().position(|(slow, name, _)| *slow == op && path.contains(name.as_str())) {
+            delay_before += state.slow.remove(at).2;
         }
         Fate { delay_before, delay_after, error, late }
     }

@@ -40,7 +40,7 @@ pub use local::{LocalStore, sweep_temporaries};
 pub use object::ObjectBackend;
 pub use retry::{RetryOptions, RetryStore};
 pub use stats::{Metered, OpStats, StoreStats};
-pub use uri::{S3Options, StoreOptions, open_existing_uri, open_uri};
+pub use uri::{S3Options, Secret, StoreOptions, open_existing_uri, open_uri};
 
 /// An object's name and size.
 #[derive(Clone, Debug, PartialEq, Eq)]

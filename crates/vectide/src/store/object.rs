@@ -90,6 +90,16 @@ fn location(path: &str) -> Result<ObjectPath> {
     ObjectPath::parse(path).map_err(|e| Error::invalid(format!("`{path}` is no object path: {e}")).with_source(e))
 }
 
+/// Whether a store has answered 412 (or 304, as some do) to a put-if-absent: an object is there.
+fn is_precondition(error: &object_store::Error) -> bool {
+    use object_store::Error as E;
+    match error {
+        E::Precondition { .. } | E::NotModified { .. } => true,
+        E::AlreadyExists { source, .. } => source.downcast_ref::<E>().is_some_and(is_precondition),
+        _ => false,
+    }
+}
+
 /// Puts an `object_store` error into our words.
 fn lift(doing: &str, path: &str, source: object_store::Error) -> Error {
     use object_store::Error as E;
@@ -117,7 +127,8 @@ impl Store for ObjectBackend {
         let location = location(path)?;
         match self.once.put_opts(&location, bytes.into(), PutMode::Create.into()).await {
             Ok(_) => Ok(PutOutcome::Created),
-            Err(E::AlreadyExists { .. } | E::Precondition { .. }) => match self.store.head(&location).await {
+            Err(e) if is_precondition(&e) => Ok(PutOutcome::Exists),
+            Err(E::AlreadyExists { .. }) => match self.store.head(&location).await {
                 Ok(_) => Ok(PutOutcome::Exists),
                 // S3 also answers 409 when a delete or another put is under way: nothing is there, nothing was written.
                 Err(e @ E::NotFound { .. }) => {
@@ -226,10 +237,25 @@ impl Upload {
         while !parts.sending.is_empty() {
             parts.wait_one().await?;
         }
-        parts.upload().complete().await?;
+        match parts.upload().complete().await {
+            Ok(_) => {}
+            // An upload that is gone: an earlier attempt completed it and its answer was lost, or somebody aborted it. The
+            // name is ours alone, so the object tells.
+            Err(gone @ object_store::Error::NotFound { .. }) => match self.store.head(&self.location).await {
+                Ok(there) if there.size == self.len => {}
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => return Err(lost_upload(gone)),
+                Err(e) => return Err(e),
+            },
+            Err(e) => return Err(e),
+        }
         parts.upload = None;
         Ok(())
     }
+}
+
+/// As an error that may pass: `NotFound` would say that the object is missing, but what went missing is what was written.
+fn lost_upload(gone: object_store::Error) -> object_store::Error {
+    object_store::Error::Generic { store: "multipart upload", source: Box::new(gone) }
 }
 
 impl Parts {

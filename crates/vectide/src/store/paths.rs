@@ -20,6 +20,8 @@ use crate::ids::{Epoch, ShardId};
 pub const LOCK: &str = "LOCK";
 /// The folder of catalog versions.
 pub const CATALOG_DIR: &str = "catalog/";
+/// The folder of objects by which a store is tried before a database is made in it.
+const PROBE_DIR: &str = "probe/";
 /// A segment's rows.
 pub const ROWS: &str = "rows.arrow";
 /// A segment's key index.
@@ -39,6 +41,11 @@ pub fn graph_part(column: usize) -> String {
 #[must_use]
 pub fn version(dir: &str, version: u64) -> String {
     format!("{dir}{version:020}.json")
+}
+
+/// An object by which a store is tried; `n` is drawn at random.
+pub(crate) fn probe(n: u64) -> String {
+    format!("{PROBE_DIR}{n:016x}")
 }
 
 /// The number of a path made by [`version`] in `dir`, `None` for anything else.

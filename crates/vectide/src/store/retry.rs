@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// How often and how patiently a store call is made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,11 +27,14 @@ pub struct RetryOptions {
     pub base_delay_ms: u64,
     /// No wait is longer than this.
     pub max_delay_ms: u64,
+    /// No attempt begins later than this after the first did. What one attempt takes is bounded by the store's own
+    /// time-outs.
+    pub deadline_ms: u64,
 }
 
 impl Default for RetryOptions {
     fn default() -> Self {
-        Self { max_attempts: 8, base_delay_ms: 50, max_delay_ms: 5_000 }
+        Self { max_attempts: 8, base_delay_ms: 50, max_delay_ms: 5_000, deadline_ms: 120_000 }
     }
 }
 
@@ -44,6 +48,12 @@ impl RetryOptions {
             return Err(Error::invalid(format!(
                 "retry.base_delay_ms ({}) is above retry.max_delay_ms ({})",
                 self.base_delay_ms, self.max_delay_ms
+            )));
+        }
+        if self.deadline_ms < self.max_delay_ms {
+            return Err(Error::invalid(format!(
+                "retry.deadline_ms ({}) is below retry.max_delay_ms ({})",
+                self.deadline_ms, self.max_delay_ms
             )));
         }
         Ok(())
@@ -72,31 +82,50 @@ impl RetryStore {
         Ok(Self { inner, options, state: Arc::new(state) })
     }
 
-    /// Waits before attempt number `attempt + 1`, or gives `error` back once there are none left ("full jitter" as in
-    /// Brooker, "Exponential backoff and jitter", 2015).
-    async fn pause(&self, attempt: u32, error: Error) -> Result<()> {
-        if attempt >= self.options.max_attempts {
-            return Err(error.context(format!("gave up after {attempt} attempts")));
-        }
-        let ceiling =
-            self.options.base_delay_ms.saturating_mul(1 << (attempt - 1).min(32)).min(self.options.max_delay_ms);
-        let delay_us = self.state.jitter.lock().below(ceiling.saturating_mul(1000) + 1);
-        // ORDERING: Relaxed: a count for display.
-        self.state.retries.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(attempt, delay_us, %error, "a store call is made again");
-        tokio::time::sleep(Duration::from_micros(delay_us)).await;
-        Ok(())
-    }
-
     async fn again<'a, T>(&self, call: impl Fn() -> BoxFuture<'a, Result<T>> + Send) -> Result<T> {
-        let mut attempt = 1;
+        let mut attempts = self.attempts();
         loop {
             match call().await {
-                Err(e) if is_transient(&e) => self.pause(attempt, e).await?,
+                Err(e) if is_transient(&e) => attempts.pause(e).await?,
                 other => return other,
             }
-            attempt += 1;
         }
+    }
+
+    fn attempts(&self) -> Attempts<'_> {
+        let deadline = Instant::now() + Duration::from_millis(self.options.deadline_ms);
+        Attempts { store: self, made: 1, deadline }
+    }
+}
+
+/// The attempts of one call.
+struct Attempts<'a> {
+    store: &'a RetryStore,
+    /// Those made, the one under way included.
+    made: u32,
+    /// No attempt begins later.
+    deadline: Instant,
+}
+
+impl Attempts<'_> {
+    /// Waits before the next attempt, or gives `error` back if there is none left ("full jitter" as in Brooker,
+    /// "Exponential backoff and jitter", 2015).
+    async fn pause(&mut self, error: Error) -> Result<()> {
+        let RetryOptions { max_attempts, base_delay_ms, max_delay_ms, deadline_ms } = self.store.options;
+        if self.made >= max_attempts {
+            return Err(error.context(format!("gave up after {} attempts", self.made)));
+        }
+        let ceiling = base_delay_ms.saturating_mul(1 << (self.made - 1).min(32)).min(max_delay_ms);
+        let delay = Duration::from_micros(self.store.state.jitter.lock().below(ceiling.saturating_mul(1000) + 1));
+        if Instant::now() + delay > self.deadline {
+            return Err(error.context(format!("gave up after {} attempts within {deadline_ms} ms", self.made)));
+        }
+        // ORDERING: Relaxed: a count for display.
+        self.store.state.retries.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(attempt = self.made, ?delay, %error, "a store call is made again");
+        tokio::time::sleep(delay).await;
+        self.made += 1;
+        Ok(())
     }
 }
 
@@ -115,11 +144,11 @@ impl Store for RetryStore {
     }
 
     async fn put_if_absent(&self, path: &str, bytes: Bytes) -> Result<PutOutcome> {
-        let mut attempt = 1;
+        let mut attempts = self.attempts();
         loop {
             match self.inner.put_if_absent(path, bytes.clone()).await {
                 // Somebody's object is there: ours, if an earlier attempt got through although it looked failed.
-                Ok(PutOutcome::Exists) if attempt > 1 => {
+                Ok(PutOutcome::Exists) if attempts.made > 1 => {
                     return match self.get(path).await {
                         Ok(there) if there == bytes => Ok(PutOutcome::Created),
                         // Removed since: whoever asks further finds that out.
@@ -127,10 +156,9 @@ impl Store for RetryStore {
                         _ => Ok(PutOutcome::Exists),
                     };
                 }
-                Err(e) if is_transient(&e) => self.pause(attempt, e).await?,
+                Err(e) if is_transient(&e) => attempts.pause(e).await?,
                 other => return other,
             }
-            attempt += 1;
         }
     }
 

@@ -22,6 +22,7 @@ use crate::wal::frame::{FrameKind, LogSchema};
 use crate::wal::index::SeqIndex;
 use crate::wal::replay::{Recovered, Replay, ReplayBatch, ReplayPlan};
 use crate::wal::{Log, LogListener};
+use futures::{StreamExt, TryStreamExt, stream};
 use std::sync::Arc;
 use std::sync::Weak;
 
@@ -109,16 +110,24 @@ async fn fence_earlier_writers(ground: &Ground, now: &ShardManifest) -> Result<V
     ))
 }
 
+/// Segments that are opened at once: a remote one takes several round trips, one file after the other.
+const SEGMENTS_AT_ONCE: usize = 16;
+
 /// Maps every segment and applies the end marks that they carry.
 pub(crate) async fn open_segments(ground: &Ground, now: &ShardManifest) -> Result<Vec<Arc<Source>>> {
     let mut metas = now.segments.clone();
     metas.sort_by_key(|m| (m.first_row, m.first_seq));
     let mut sources: Vec<Arc<Source>> = Vec::with_capacity(metas.len());
     let mut marks = Vec::new();
-    for meta in &metas {
+    let opening = metas.clone().into_iter().map(|meta| {
+        let (store, schema) = (Arc::clone(&ground.store), ground.schema.clone());
         let dir = ground.paths.segment_dir(&meta.id);
+        async move { Segment::open(&store, &dir, &meta, &schema).await }
+    });
+    let mut opened = stream::iter(opening).buffered(SEGMENTS_AT_ONCE);
+    for meta in &metas {
+        let segment = opened.try_next().await?.ok_or_else(|| Error::internal("a segment was not opened"))?;
         let ends = Arc::new(Ends::default());
-        let segment = Segment::open(&ground.store, &dir, meta, &ground.schema).await?;
         marks.extend(segment.marks()?);
         sources.push(Source::new(meta.first_row, ends, Tier::Segment(Arc::new(segment))));
     }

@@ -22,8 +22,10 @@ use std::sync::Arc;
 const MAGIC: [u8; 8] = *b"VTDFNC\r\n";
 /// A fence's size; no log object is as small.
 pub(super) const FENCE_BYTES: usize = 40;
-/// Slots tried at once.
-const WINDOW: usize = 8;
+/// Slots tried at once: few at first, since each one behind the end is a fence too many, and one more for each slot that
+/// turns out to be taken, since a long log would else cost many round trips.
+const FIRST_WINDOW: usize = 4;
+const WINDOW: usize = 32;
 
 /// What a fence says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,9 +103,10 @@ async fn fence_one(store: &Arc<dyn Store>, paths: &ShardPaths, epoch: Epoch, fir
     let mut next = first;
     let mut end = None;
     let mut needless = Vec::new();
+    let mut window = FIRST_WINDOW;
     // Slots are tried in parallel and judged in order. Fences that landed behind the first one are needless.
     while end.is_none() || !trials.is_empty() {
-        while end.is_none() && trials.len() < WINDOW {
+        while end.is_none() && trials.len() < window {
             trials.push_back(try_slot(store, paths, Fence { fenced: epoch, slot: next, by }, may_be_fenced));
             next += 1;
         }
@@ -111,13 +114,14 @@ async fn fence_one(store: &Arc<dyn Store>, paths: &ShardPaths, epoch: Epoch, fir
         match trial? {
             (slot, Slot::Created) if end.is_some() => needless.push(slot),
             (slot, Slot::Created | Slot::OtherFence) => end = end.or(Some(slot)),
-            (_, Slot::Taken) => {}
+            (_, Slot::Taken) => window = (window + 1).min(WINDOW),
         }
     }
-    for slot in needless {
-        // Nobody can acknowledge behind the first fence, so these protect nothing.
+    // Nobody can acknowledge behind the first fence, so these protect nothing: what cannot be removed may stay.
+    let removals = needless.into_iter().map(|slot| async move {
         let _ = store.delete(&paths.wal(epoch, slot, LogKind::Object)).await;
-    }
+    });
+    futures::future::join_all(removals).await;
     end.ok_or_else(|| Error::internal("the walk ended without a fence"))
 }
 

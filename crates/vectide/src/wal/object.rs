@@ -2,7 +2,9 @@
 //!
 //! `table/writer` admits and enqueues batches from any thread; one task packs what is queued into objects
 //! `wal/<epoch>/<n>` and puts each, if absent, at the next `n`. A log position counts objects. An idle log puts at once;
-//! beside a PUT under way another one starts only when it carries enough, so that many small writers share objects.
+//! beside a PUT under way another one starts once it carries enough, or once the last one has been under way for half of
+//! what PUTs take (decision 0010): so many small writers share objects, and nobody waits for a whole PUT before his own
+//! begins.
 //! Invariants: object `n` is reported durable only when this writer's own put created it and all before it; a slot that
 //! holds anything but this writer's bytes means another writer took over, and nothing is acknowledged after that.
 
@@ -15,22 +17,27 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::hit;
 use crate::ids::{Epoch, LogPosition, PubNo, Seq};
+use crate::runtime::Task;
 use crate::store::paths::{LogKind, ShardPaths};
 use crate::store::{PutOutcome, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::stream::{self, FuturesOrdered};
+use futures::stream::{self, FuturesUnordered};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 /// Objects removed at once by a trim.
 const TRIM_WINDOW: usize = 8;
+/// Objects that are put or on their way and not acknowledged, as a multiple of the PUTs under way at once. The queue's
+/// limits bound their bytes.
+const AHEAD: usize = 4;
 
 /// Sizes of an object log.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +46,10 @@ pub(crate) struct ObjectLogOptions {
     pub(crate) object_bytes: u64,
     /// PUTs under way at once.
     pub(crate) puts_in_flight: usize,
-    /// What must be queued for a PUT to start beside others.
+    /// What must be queued for a PUT to start beside others at once.
     pub(crate) beside_bytes: u64,
+    /// No PUT starts sooner than this after the one before, unless its object is full.
+    pub(crate) put_interval: Duration,
     /// What may be appended and not yet durable.
     pub(crate) queue: QueueLimits,
 }
@@ -50,6 +59,7 @@ impl From<&crate::options::WalOptions> for ObjectLogOptions {
         Self {
             object_bytes: options.object_bytes,
             puts_in_flight: options.puts_in_flight,
+            put_interval: Duration::from_millis(options.put_interval_ms),
             queue: QueueLimits { bytes: options.queue_bytes, rows: options.queue_rows },
             ..Self::default()
         }
@@ -60,8 +70,9 @@ impl Default for ObjectLogOptions {
     fn default() -> Self {
         Self {
             object_bytes: 8 << 20,
-            puts_in_flight: 4,
+            puts_in_flight: 8,
             beside_bytes: 256 << 10,
+            put_interval: Duration::ZERO,
             queue: QueueLimits { bytes: 64 << 20, rows: 1 << 20 },
         }
     }
@@ -95,6 +106,8 @@ struct Shared {
 struct Inbox {
     batches: VecDeque<Pending>,
     bytes: u64,
+    /// The task wants to be woken once so many bytes are queued; `u64::MAX` while it has no use for more.
+    wake_at: u64,
     is_closing: bool,
     is_abandoned: bool,
     closers: Vec<oneshot::Sender<Result<EpochEnd>>>,
@@ -147,6 +160,9 @@ impl ObjectLog {
             next: 0,
             durable: 0,
             flying_since: VecDeque::new(),
+            early: BTreeMap::new(),
+            is_failing: false,
+            pace: Pace::new(options.put_interval),
         };
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|e| Error::invalid("an object log needs a Tokio runtime around its open").with_source(e))?;
@@ -201,8 +217,15 @@ impl Log for ObjectLog {
         let pending =
             Pending { batch, first_seq, publication, since, next_part: 0, first_object: None, _permit: permit };
         inbox.batches.push_back(pending);
+        // Once, not for every batch: many small writers would wake the task far more often than it has something to do.
+        let is_due = inbox.bytes >= inbox.wake_at;
+        if is_due {
+            inbox.wake_at = u64::MAX;
+        }
         drop(inbox);
-        self.shared.wake.notify_one();
+        if is_due {
+            self.shared.wake.notify_one();
+        }
     }
 
     fn locate(&self, seq: Seq) -> LogPosition {
@@ -274,8 +297,13 @@ struct Driver {
     next: u64,
     /// Objects below this are durable.
     durable: u64,
-    /// When the oldest batch that each object under way completes was appended.
+    /// When the oldest batch that each object that has not landed completes was appended.
     flying_since: VecDeque<Option<Duration>>,
+    /// PUTs that ended before an earlier one, by number.
+    early: BTreeMap<u64, Flight>,
+    /// Whether one of them failed: the log fails once those before it have landed, and starts no more.
+    is_failing: bool,
+    pace: Pace,
 }
 
 /// An object on its way: what becomes durable with it.
@@ -283,39 +311,71 @@ struct Flight {
     number: u64,
     /// Batches whose last part it holds.
     complete: Vec<Pending>,
-    put: Result<()>,
+    /// How long it took.
+    put: Result<Duration>,
+}
+
+/// When a PUT may start that is not full: decides how many of them there are.
+#[derive(Debug)]
+struct Pace {
+    /// The least time between two PUTs.
+    interval: Duration,
+    /// What half of the PUTs take less than.
+    median: Option<Duration>,
+    last: Option<Instant>,
+}
+
+impl Pace {
+    fn new(interval: Duration) -> Self {
+        Self { interval, median: None, last: None }
+    }
+
+    /// When the next PUT may start, if there is a time to wait for. `is_beside`: beside others.
+    fn next(&self, is_beside: bool) -> Option<Instant> {
+        let beside = self.median.filter(|_| is_beside).map_or(Duration::ZERO, |median| median / 2);
+        self.last.map(|last| last + self.interval.max(beside))
+    }
+
+    /// Whether it has to wait: beside others and before anything is known of how long a PUT takes, for one of them.
+    fn is_due(&self, is_beside: bool, now: Instant) -> bool {
+        !(is_beside && self.median.is_none()) && self.next(is_beside).is_none_or(|next| next <= now)
+    }
+
+    /// A running median: each PUT moves it by an eighth, so that the few that take very long count as one each.
+    fn note(&mut self, took: Duration) {
+        self.median = Some(match self.median {
+            None => took,
+            Some(median) if took > median => (median + median / 8 + Duration::from_micros(1)).min(took),
+            Some(median) => (median - median / 8).max(took),
+        });
+    }
 }
 
 impl Driver {
     async fn run(mut self) {
-        let mut flying: FuturesOrdered<BoxFuture<'static, Flight>> = FuturesOrdered::new();
+        let mut flying: FuturesUnordered<Flying> = FuturesUnordered::new();
         loop {
-            while flying.len() < self.options.puts_in_flight
+            while self.may_launch(flying.len())
                 && let Some(flight) = self.launch(!flying.is_empty())
             {
-                flying.push_back(flight);
+                flying.push(flight);
             }
-            let (is_closing, is_abandoned) = {
-                let inbox = self.shared.inbox.lock();
-                (inbox.is_closing, inbox.is_abandoned)
-            };
-            if is_abandoned {
-                return self.end(Err(Error::closed("the log was dropped")));
-            }
-            if flying.is_empty() {
-                if is_closing {
+            let waits = match self.look_ahead(flying.len()) {
+                Ahead::Abandoned => return self.end(Err(Error::closed("the log was dropped"))),
+                Ahead::Over => {
                     let end = EpochEnd { epoch: self.epoch, at: self.durable, last_seq: self.last_seq };
                     return self.end(Ok(end));
                 }
-                self.shared.wake.notified().await;
-                continue;
-            }
-            let landed = tokio::select! {
-                landed = flying.next() => landed,
-                () = self.shared.wake.notified() => None,
+                Ahead::Launches => continue,
+                Ahead::Waits(until) => until,
             };
-            if let Some(flight) = landed
-                && let Err(error) = self.land(flight)
+            let ended = tokio::select! {
+                Some(ended) = flying.next() => Some(ended),
+                () = self.shared.wake.notified() => None,
+                () = until(waits) => None,
+            };
+            if let Some(flight) = ended
+                && let Err(error) = self.land_in_order(flight)
             {
                 self.shared.queue.fail(error.clone());
                 self.end(Err(error.clone()));
@@ -324,21 +384,83 @@ impl Driver {
         }
     }
 
-    /// Packs the next object and starts its put, if there is enough to put.
-    fn launch(&mut self, is_beside: bool) -> Option<BoxFuture<'static, Flight>> {
-        let number = self.next;
+    /// Whether there may be one more PUT beside `flying` ones. Those that ended before an earlier one take no place among
+    /// them, so that one slow PUT does not hold up the window; but there is an end to it.
+    fn may_launch(&self, flying: usize) -> bool {
+        let ahead = flying + self.early.len();
+        !self.is_failing && flying < self.options.puts_in_flight && ahead < AHEAD * self.options.puts_in_flight
+    }
+
+    /// Takes a PUT that ended, and lands it and those that waited for it once all before it have landed.
+    fn land_in_order(&mut self, flight: Flight) -> Result<()> {
+        match &flight.put {
+            Ok(took) => self.pace.note(*took),
+            Err(_) => self.is_failing = true,
+        }
+        self.early.insert(flight.number, flight);
+        while let Some(next) = self.early.remove(&self.durable) {
+            self.land(next)?;
+        }
+        Ok(())
+    }
+
+    /// What is queued that starts a PUT at once beside others: as much as an object takes, or less.
+    fn beside_bytes(&self) -> u64 {
+        self.options.beside_bytes.min(self.options.object_bytes)
+    }
+
+    /// Says when the task is to be woken, with `flying` PUTs under way.
+    fn look_ahead(&self, flying: usize) -> Ahead {
+        let mut inbox = self.shared.inbox.lock();
+        if inbox.is_abandoned {
+            return Ahead::Abandoned;
+        }
+        if inbox.is_closing && flying == 0 && self.early.is_empty() && inbox.batches.is_empty() {
+            return Ahead::Over;
+        }
+        let is_beside = flying > 0;
+        let (wake_at, until) = if !self.may_launch(flying) {
+            (u64::MAX, None)
+        } else if self.pace.is_due(is_beside, Instant::now()) {
+            (1, None)
+        } else {
+            (self.wanted(is_beside), self.pace.next(is_beside).filter(|_| !is_beside || self.pace.median.is_some()))
+        };
+        if inbox.bytes >= wake_at {
+            // Came since the task looked, when nobody was to wake it.
+            return Ahead::Launches;
+        }
+        inbox.wake_at = wake_at;
+        Ahead::Waits(until)
+    }
+
+    /// The bytes that start a PUT before its time.
+    fn wanted(&self, is_beside: bool) -> u64 {
+        if is_beside && self.options.put_interval.is_zero() { self.beside_bytes() } else { self.options.object_bytes }
+    }
+
+    /// Packs the next object and starts its put, if there is enough to put or it is time.
+    fn launch(&mut self, is_beside: bool) -> Option<Flying> {
+        let (number, now) = (self.next, Instant::now());
         let (pieces, complete) = {
             let mut inbox = self.shared.inbox.lock();
-            if is_beside && !inbox.is_closing && inbox.bytes < self.options.beside_bytes {
+            let is_due = inbox.is_closing || self.pace.is_due(is_beside, now);
+            if !is_due && inbox.bytes < self.wanted(is_beside) {
                 return None;
             }
             inbox.take_object(number, self.options.object_bytes)?
         };
         self.next += 1;
+        self.pace.last = Some(now);
         self.flying_since.push_back(complete.first().map(|pending| pending.since));
         let bytes = self.pack(number, &pieces);
         let (store, path) = (Arc::clone(&self.store), self.paths.wal(self.epoch, number, LogKind::Object));
-        Some(async move { Flight { number, complete, put: put_own(store.as_ref(), &path, bytes).await } }.boxed())
+        // In a task, so that signing and sending several at once takes several threads.
+        let put = Task::start(async move {
+            put_own(store.as_ref(), &path, bytes).await?;
+            Ok(now.elapsed())
+        });
+        Some(async move { Flight { number, complete, put: put.await } }.boxed())
     }
 
     fn pack(&self, number: u64, pieces: &[Piece]) -> Bytes {
@@ -394,6 +516,27 @@ impl Driver {
         }
     }
 }
+
+/// What the log's task does next.
+enum Ahead {
+    /// Packs another object.
+    Launches,
+    /// Waits for a PUT to land, for batches, and until then at most.
+    Waits(Option<Instant>),
+    /// It was closed and has put everything.
+    Over,
+    /// Nobody holds the log any more.
+    Abandoned,
+}
+
+async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
+type Flying = BoxFuture<'static, Flight>;
 
 /// Parts of one batch in one object.
 struct Piece {

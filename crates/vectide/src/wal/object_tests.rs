@@ -1,10 +1,14 @@
 //! The object log, its fences and their fights over a store that delays, fails and stalls on purpose.
 
 use super::*;
+use crate::store::ObjectBackend;
 use crate::store::fault::{FaultOptions, FaultStore};
 use crate::store::fault_fs::Phase;
 use crate::wal::fence::take_over;
 use crate::wal::fixture::*;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
 fn quick() -> ObjectLogOptions {
     ObjectLogOptions { beside_bytes: 1, ..ObjectLogOptions::default() }
@@ -227,6 +231,178 @@ async fn many_writers_share_objects() {
     let stats = writer.log.stats();
     assert_eq!((stats.rows_written, stats.queue_rows), (640, 0));
     assert!(stats.rows_per_sync > 2.0, "{stats:?}");
+}
+
+/// The store, over which every put and get takes 30 ms of Tokio's time.
+fn distant_store(inner: Arc<dyn ObjectStore>) -> Arc<dyn Store> {
+    let latency =
+        ThrottleConfig { wait_put_per_call: LATENCY, wait_get_per_call: LATENCY, ..ThrottleConfig::default() };
+    Arc::new(ObjectBackend::new(Arc::new(ThrottledStore::new(inner, latency))))
+}
+
+fn distant(options: ObjectLogOptions) -> Arc<Writer> {
+    Arc::new(Writer::objects(&distant_store(Arc::new(InMemory::new())), 1, 1, options))
+}
+
+const LATENCY: Duration = Duration::from_millis(30);
+
+/// `callers` that each write `rows` rows, one after the other; how long it took.
+async fn closed_loop(writer: &Arc<Writer>, callers: usize, rows: u64) -> Duration {
+    let started = Instant::now();
+    let callers: Vec<_> = (0..callers)
+        .map(|_| {
+            let writer = Arc::clone(writer);
+            tokio::spawn(async move {
+                for _ in 0..rows {
+                    writer.put(1).await.expect("durable");
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.expect("no panic");
+    }
+    started.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_writers_share_objects_and_none_waits_for_two_whole_puts() {
+    let writer = distant(ObjectLogOptions::default());
+    let took = closed_loop(&writer, 64, 20).await;
+    let stats = writer.log.stats();
+    assert!(stats.rows_per_sync >= 20.0, "{stats:?}");
+    assert!(took < LATENCY * 20 * 3 / 2, "{took:?} for 20 writes in a row");
+    // A lone writer waits for nothing but his own.
+    let alone = distant(ObjectLogOptions::default());
+    let took = closed_loop(&alone, 1, 20).await;
+    assert!(took < LATENCY * 20 + Duration::from_millis(40), "{took:?}");
+    assert_eq!(alone.log.stats().syncs, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_of_puts_hides_their_latency() {
+    let mut took = Vec::new();
+    for puts_in_flight in [1, 8] {
+        let writer = distant(ObjectLogOptions { puts_in_flight, object_bytes: 4 << 10, ..ObjectLogOptions::default() });
+        let started = Instant::now();
+        let mut last = PubNo(0);
+        for _ in 0..80 {
+            last = writer.put_later(400).await.expect("room");
+        }
+        writer.heard.wait(last).await.expect("durable");
+        took.push(started.elapsed());
+        assert_eq!(writer.log.stats().syncs, 80, "objects of one size");
+    }
+    assert!(took[0] > took[1] * 5, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_put_holds_acknowledgements_up_but_not_the_puts_behind_it() {
+    let faults = FaultStore::new(distant_store(Arc::new(InMemory::new())), FaultOptions::default());
+    let options = ObjectLogOptions { puts_in_flight: 2, object_bytes: 4 << 10, ..ObjectLogOptions::default() };
+    let writer = Writer::objects(&faults.shared(), 1, 1, options);
+    let slow = Duration::from_secs(1);
+    faults.delay_next("store.put_if_absent", "/wal/", slow);
+    let started = Instant::now();
+    let mut last = PubNo(0);
+    for _ in 0..20 {
+        last = writer.put_later(400).await.expect("room");
+    }
+    tokio::time::sleep(slow - LATENCY).await;
+    assert_eq!(writer.heard.upto(), PubNo(0), "nothing is acknowledged before what precedes it");
+    assert_eq!(faults.calls("store.put_if_absent"), 8, "no more than four windows are ahead of it");
+    writer.heard.wait(last).await.expect("durable");
+    // Seven of them were there by then; the other twelve go two at a time.
+    let took = started.elapsed();
+    assert!(took < slow + LATENCY * 8, "{took:?}");
+}
+
+#[tokio::test]
+async fn what_precedes_a_failed_put_is_acknowledged_and_what_follows_it_is_not() {
+    let store = memory();
+    let faults = FaultStore::new(Arc::clone(&store), FaultOptions::default());
+    let options = ObjectLogOptions { puts_in_flight: 4, object_bytes: 4 << 10, ..ObjectLogOptions::default() };
+    let writer = Writer::objects(&faults.shared(), 1, 1, options);
+    faults.delay_next("store.put_if_absent", "/wal/", Duration::from_millis(50));
+    faults.fail_next("store.put_if_absent", &paths().wal(Epoch(1), 1, LogKind::Object), Phase::Before, 1);
+    let mut last = PubNo(0);
+    for _ in 0..4 {
+        last = writer.put_later(400).await.expect("room");
+    }
+    assert_eq!(writer.heard.wait(last).await.expect_err("one failed").kind(), ErrorKind::Unavailable);
+    assert_eq!(writer.heard.upto(), PubNo(1), "the one before it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_log_is_fenced_and_replayed_many_objects_at_a_time_and_in_order() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let store: Arc<dyn Store> = Arc::new(ObjectBackend::new(inner.clone()));
+    let writer = Writer::objects(&store, 1, 1, quick());
+    for _ in 0..400 {
+        writer.put(1).await.expect("durable");
+    }
+    drop(writer);
+    let started = Instant::now();
+    let (batches, recovered) = recover_objects(&distant_store(inner), from_start(2)).await.expect("replays");
+    assert_eq!(batches.iter().flat_map(ids).collect::<Vec<_>>(), (1..=400).collect::<Vec<_>>());
+    assert_eq!(recovered.ends[0].at, 400);
+    // A trial is a put and a look at what is there; then the objects are read.
+    let took = started.elapsed();
+    assert!(took < LATENCY * 3 * 400 / 16, "{took:?}");
+    assert_eq!(
+        wal_objects(&store).await.iter().filter(|(epoch, n)| *epoch == 1 && *n > 400).count(),
+        0,
+        "none too many"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interval_bounds_the_puts_but_holds_no_full_object_back() {
+    let interval = Duration::from_millis(200);
+    let options = ObjectLogOptions { put_interval: interval, object_bytes: 64 << 10, ..ObjectLogOptions::default() };
+    let writer = distant(options);
+    let took = closed_loop(&writer, 8, 10).await;
+    let puts = writer.log.stats().syncs;
+    assert!(took >= interval * (puts as u32 - 1), "{puts} puts in {took:?}");
+    assert!(writer.log.stats().rows_per_sync >= 7.0, "{:?}", writer.log.stats());
+    let started = Instant::now();
+    let mut last = PubNo(0);
+    for _ in 0..40 {
+        last = writer.put_later(10_000).await.expect("room");
+    }
+    writer.heard.wait(last).await.expect("durable");
+    assert!(started.elapsed() < interval * 5, "{:?}", started.elapsed());
+}
+
+/// Enqueuing and the task's last look before it sleeps race for real.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_batch_is_overlooked_however_it_races_with_the_log_going_to_sleep() {
+    for beside_bytes in [1, 256 << 10] {
+        let options = ObjectLogOptions { beside_bytes, puts_in_flight: 2, ..ObjectLogOptions::default() };
+        let writer = Arc::new(Writer::objects(&memory(), 1, 1, options));
+        closed_loop(&writer, 8, 200).await;
+        assert_eq!(writer.log.stats().rows_written, 1_600);
+    }
+}
+
+#[test]
+fn the_pace_follows_what_most_puts_take() {
+    let ms = Duration::from_millis;
+    let mut pace = Pace::new(Duration::ZERO);
+    let now = Instant::now();
+    assert!(pace.is_due(false, now), "an idle log puts at once");
+    pace.last = Some(now);
+    assert!(!pace.is_due(true, now + ms(500)), "nothing is known yet: one at a time");
+    for n in 0..200u64 {
+        pace.note(if n % 10 == 0 { ms(2_000) } else { ms(28 + n % 5) });
+    }
+    let median = pace.median.expect("known");
+    assert!((ms(27)..ms(40)).contains(&median), "{median:?}: one in ten of two seconds changes little");
+    assert!(!pace.is_due(true, now + ms(10)) && pace.is_due(true, now + ms(21)));
+    for _ in 0..60 {
+        pace.note(ms(3));
+    }
+    assert!(pace.median.expect("known") < ms(4), "and it follows");
 }
 
 /// Writers take the shard from one another over a store that delays, loses answers and lets puts take effect late: each

@@ -1,20 +1,31 @@
 //! Reads one epoch's log objects in slot order, several fetched ahead.
 //!
-//! [`replay`](super::replay) and [`tail`](super::tail) call it. Invariants: an object is whole or an error, since a put
-//! is atomic; it writes nothing; at most the window's objects are held.
+//! [`replay`](super::replay) and [`tail`](super::tail) call it. Each fetch is a task, so that it goes on while its reader is
+//! busy with what came before. Invariants: an object is whole or an error, since a put is atomic; slots come in order; it
+//! writes nothing; at most the window's objects are held.
 
 use super::fence::Fence;
 use super::frame::{FileHeader, Frame, LogSchema, Parsed, parse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, LogPosition};
+use crate::runtime::Task;
 use crate::store::Store;
 use crate::store::paths::{LogKind, ShardPaths};
 use bytes::Bytes;
 use futures::StreamExt;
-use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use std::fmt;
 use std::sync::Arc;
+
+/// How many objects are fetched ahead while a log is read through: as many as make `BYTES` if they are like the last ones,
+/// within limits, because the next ones may be longer.
+mod ahead {
+    /// About what is held of objects that are not read yet.
+    pub(super) const BYTES: usize = 64 << 20;
+    /// The least and the most of them. A most of full objects of the default size is 256 MiB.
+    pub(super) const LEAST: usize = 8;
+    pub(super) const MOST: usize = 32;
+}
 
 /// What a slot of an object log holds.
 #[derive(Debug)]
@@ -37,7 +48,9 @@ pub(super) struct ObjectReader {
     position: u64,
     /// Slots asked for so far.
     asked: u64,
-    ahead: FuturesOrdered<BoxFuture<'static, Result<Option<Bytes>>>>,
+    ahead: FuturesOrdered<Task<Option<Bytes>>>,
+    /// The size of the last objects, in bytes; a longer one counts at once, shorter ones little by little.
+    size: usize,
 }
 
 impl fmt::Debug for ObjectReader {
@@ -52,7 +65,15 @@ impl fmt::Debug for ObjectReader {
 impl ObjectReader {
     pub(super) fn new(store: Arc<dyn Store>, paths: ShardPaths, schema: Arc<LogSchema>, from: LogPosition) -> Self {
         let (epoch, position) = (from.epoch, from.at);
-        Self { store, paths, schema, epoch, position, asked: position, ahead: FuturesOrdered::new() }
+        Self { store, paths, schema, epoch, position, asked: position, ahead: FuturesOrdered::new(), size: 0 }
+    }
+
+    /// The window for reading through a log, by the size of what came last.
+    pub(super) fn window(&self) -> usize {
+        if self.size == 0 {
+            return ahead::LEAST;
+        }
+        (ahead::BYTES / self.size).clamp(ahead::LEAST, ahead::MOST)
     }
 
     /// The slot that comes next.
@@ -68,7 +89,7 @@ impl ObjectReader {
     pub(super) async fn next(&mut self, window: usize, limit: u64) -> Result<Slot> {
         while self.ahead.len() < window && (self.asked < limit || self.ahead.is_empty()) {
             let (store, path) = (Arc::clone(&self.store), self.path(self.asked));
-            self.ahead.push_back(Box::pin(async move {
+            self.ahead.push_back(Task::start(async move {
                 match store.get(&path).await {
                     Ok(bytes) => Ok(Some(bytes)),
                     Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -80,7 +101,10 @@ impl ObjectReader {
         let fetched = self.ahead.next().await.expect("at least one slot was asked for");
         let slot = match fetched {
             Ok(Some(bytes)) if Fence::is_fence(&bytes) => self.fence(&bytes),
-            Ok(Some(bytes)) => self.frames(&bytes).map(Slot::Frames),
+            Ok(Some(bytes)) => {
+                self.size = bytes.len().max(self.size - self.size / 8);
+                self.frames(&bytes).map(Slot::Frames)
+            }
             Ok(None) => Ok(Slot::Missing),
             Err(e) => Err(e.context(format!("reading {}", self.path(self.position)))),
         };

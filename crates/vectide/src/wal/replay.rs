@@ -27,8 +27,6 @@ const LUMP_BYTES: usize = 1 << 20;
 const LUMP_BATCHES: usize = 1024;
 /// Lumps read ahead of the caller.
 const LUMPS_AHEAD: usize = 2;
-/// Objects fetched ahead.
-const OBJECTS_AHEAD: usize = 8;
 
 /// What the manifest says about the log.
 #[derive(Clone, Debug)]
@@ -249,7 +247,7 @@ async fn replay_objects(
         let mut reader = ObjectReader::new(Arc::clone(store), paths.clone(), Arc::clone(schema), from);
         while reader.position() < limit {
             let slot = reader.position();
-            let object = match reader.next(OBJECTS_AHEAD, limit).await? {
+            let object = match reader.next(reader.window(), limit).await? {
                 Slot::Frames(object) => object,
                 // An earlier takeover's: the first fence is the end.
                 Slot::Fence => break,

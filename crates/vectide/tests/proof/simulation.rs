@@ -10,10 +10,10 @@ use crate::support::Rng;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use vectide::ErrorKind;
 use vectide::clock::ManualClock;
 use vectide::store::fault::FaultOptions;
 use vectide::store::fault_fs::Phase;
+use vectide::{Durability, ErrorKind};
 
 const STEPS: u64 = 120;
 
@@ -52,9 +52,9 @@ impl Simulation {
         match self.rng.below(20) {
             0 => self.open(who).await,
             1 => {
-                writer.store.stall(if self.rng.below(2) == 0 { Phase::Before } else { Phase::After });
+                writer.way.stall(if self.rng.below(2) == 0 { Phase::Before } else { Phase::After });
             }
-            2 | 3 => writer.store.release(),
+            2 | 3 => writer.way.release(),
             4 => self.clock.advance(Duration::from_secs(self.rng.below(10_000))),
             5 => _ = self.writes.spawn(async move { drop(writer.table.flush().await) }),
             6 => _ = self.writes.spawn(async move { drop(writer.table.close().await) }),
@@ -71,8 +71,8 @@ impl Simulation {
     /// Everybody wakes up; what is under way ends.
     async fn finish(mut self) -> crate::history::Summary {
         for writer in self.writers.iter().flatten() {
-            writer.store.release();
-            writer.store.settle().await;
+            writer.way.release();
+            writer.way.settle().await;
         }
         // A writer that is gone can leave writes that nobody answers any more.
         while tokio::time::timeout(Duration::from_secs(5), self.writes.join_next()).await.is_ok_and(|one| one.is_some())
@@ -90,7 +90,7 @@ fn whatever_the_order_nothing_is_lost_and_no_fenced_writer_acknowledges() {
         println!("VECTIDE_SIMULATION_SEED={seed}");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let summary = runtime.block_on(async {
-            let arena = Arena::new(&format!("simulation-{seed}")).await;
+            let arena = Arena::new(&format!("simulation-{seed}"), Durability::Durable).await;
             let clock = Arc::new(ManualClock::default());
             let mut simulation =
                 Simulation { arena, rng: Rng(seed), clock, writers: [None, None], writes: JoinSet::new() };

@@ -98,13 +98,63 @@ async fn of_racers_over_a_bad_line_one_creates_whatever_fails() {
 #[tokio::test(start_paused = true)]
 async fn waits_stay_below_their_ceiling() {
     let faults = faulty(FaultOptions::default());
-    let options = RetryOptions { max_attempts: 20, base_delay_ms: 10, max_delay_ms: 100 };
+    let options = RetryOptions { max_attempts: 20, base_delay_ms: 10, max_delay_ms: 100, ..RetryOptions::default() };
     let store = RetryStore::new(faults.shared(), options, 1).expect("valid options");
     faults.fail_next("store.get", "", Phase::Before, 20);
     let begun = tokio::time::Instant::now();
     store.get("a").await.expect_err("never served");
     let waited = begun.elapsed();
     assert!(waited > Duration::from_millis(100) && waited < Duration::from_millis(19 * 101), "{waited:?}");
+}
+
+/// A store whose every call takes this long and fails.
+#[derive(Debug)]
+struct Slow(Duration);
+
+#[async_trait]
+impl Store for Slow {
+    async fn put(&self, _: &str, _: Bytes) -> Result<()> {
+        unreachable!("only `get` is called")
+    }
+    async fn put_if_absent(&self, _: &str, _: Bytes) -> Result<PutOutcome> {
+        tokio::time::sleep(self.0).await;
+        Err(Error::unavailable("timed out"))
+    }
+    async fn get(&self, _: &str) -> Result<Bytes> {
+        tokio::time::sleep(self.0).await;
+        Err(Error::unavailable("timed out"))
+    }
+    async fn list(&self, _: &str) -> Result<Vec<ObjectMeta>> {
+        unreachable!("only `get` is called")
+    }
+    async fn delete(&self, _: &str) -> Result<()> {
+        unreachable!("only `get` is called")
+    }
+    async fn create(&self, _: &str) -> Result<Box<dyn ObjectWriter>> {
+        unreachable!("only `get` is called")
+    }
+    async fn map(&self, _: &str, _: u64) -> Result<Bytes> {
+        unreachable!("only `get` is called")
+    }
+    fn local(&self) -> Option<LocalDir> {
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_attempt_begins_behind_the_deadline() {
+    let options = RetryOptions { deadline_ms: 70_000, ..RetryOptions::default() };
+    let store = RetryStore::new(Arc::new(Slow(Duration::from_secs(30))), options, 1).expect("valid options");
+    for conditional in [false, true] {
+        let begun = Instant::now();
+        let error = match conditional {
+            false => store.get("a").await.expect_err("never served"),
+            true => store.put_if_absent("a", bytes()).await.expect_err("never served"),
+        };
+        let took = begun.elapsed();
+        assert!(took > Duration::from_secs(89) && took < Duration::from_secs(100), "three attempts: {took:?}");
+        assert!(error.message().contains("3 attempts within 70000 ms"), "{error}");
+    }
 }
 
 #[test]
@@ -114,6 +164,7 @@ fn options_that_make_no_sense_are_refused_and_the_defaults_are_fine() {
         RetryOptions { max_attempts: 0, ..RetryOptions::default() },
         RetryOptions { max_attempts: 101, ..RetryOptions::default() },
         RetryOptions { base_delay_ms: 2, max_delay_ms: 1, ..RetryOptions::default() },
+        RetryOptions { deadline_ms: 4_999, ..RetryOptions::default() },
     ] {
         assert_eq!(options.validate().expect_err("refused").kind(), ErrorKind::Invalid);
     }
