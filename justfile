@@ -35,7 +35,7 @@ crash-s3 rounds="100":
 
 # Two writers over one shard for so many seconds, in memory and over HTTP.
 fight seconds="60":
-    VECTIDE_FIGHT_SECONDS={{seconds}} cargo test -p vectide --all-features --test proof -- --nocapture fight
+    VECTIDE_FIGHT_SECONDS={{seconds}} cargo test --workspace --all-features --test proof -- --nocapture fight
 
 # Cuts the power of the simulated disk `cuts` times; also shows that leaving out any one sync is noticed.
 power-cut cuts="500":
