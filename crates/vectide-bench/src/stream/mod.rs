@@ -172,3 +172,33 @@ pub fn print(report: &Report) -> String {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn every_stage_of_each_policy_is_in_the_report() {
+        let words = "bench --rows 1200 --dim 16 --rate 20000 --queries 6 --qps 100 --memtable-rows 300 --core-pct 100";
+        let words = words.split(' ').chain(["--invalidation", "dirty,touched", "--no-publish"]);
+        let report = run(&Line::try_parse_from(words).expect("arguments").args).await.expect("runs");
+        for policy in ["dirty", "touched"] {
+            let of = |stage: &str| report.results.iter().find(|r| r["invalidation"] == policy && r["stage"] == stage);
+            for stage in ["20", "50", "80", "100", "merged"] {
+                let stage = of(stage).expect("a stage");
+                assert!(stage["recall_at_10"].as_f64().is_some_and(|recall| recall > 0.9), "{stage}");
+            }
+            assert!(of("open_loop").expect("the open loop")["windows"].as_array().is_some_and(|w| !w.is_empty()));
+            assert!(of("writer").expect("the writer")["merge"]["steps"].as_u64().is_some_and(|steps| steps > 0));
+        }
+        assert!(report.ratios.contains_key("stream.p95_at_80.touched_over_dirty"));
+        assert!(print(&report).contains("open_loop"));
+    }
+}

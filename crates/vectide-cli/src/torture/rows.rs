@@ -132,7 +132,7 @@ pub fn options() -> Options {
         memtable_log_objects: 40,
         tail_rows: 64,
         index_threads: 1,
-        merge: MergeOptions { step_rows: 30, core_pct: 100, fold_pct: 50, kept_versions: 8, ..MergeOptions::default() },
+        merge: MergeOptions { step_rows: 20, core_pct: 100, fold_pct: 25, kept_versions: 2, ..MergeOptions::default() },
         wal: WalOptions { file_bytes: 128 << 10, ..WalOptions::default() },
         ..Options::default()
     }
