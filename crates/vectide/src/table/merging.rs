@@ -541,7 +541,11 @@ impl Shard {
             progress.trimmed_at = manifest.version;
         }
         let kept = self.ground.options.merge.kept_versions;
-        while let Some(path) = progress.garbage.take(manifest.version, kept) {
+        // ORDERING: SeqCst, as where it is raised: whoever raised it before this look loads its manifest after that, and
+        // none of the newest manifests names what is collected here.
+        while self.verifying.load(Ordering::SeqCst) == 0
+            && let Some(path) = progress.garbage.take(manifest.version, kept)
+        {
             failpoint::hit("merge.collect.before").map_err(|e| Error::io("collecting garbage", e))?;
             if let Err(error) = self.ground.store.delete(&path).await {
                 progress.garbage.put_back(manifest.version, path);

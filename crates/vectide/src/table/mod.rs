@@ -187,9 +187,10 @@ impl Table {
     /// `Corrupt` naming the damaged object.
     pub async fn verify(&self) -> Result<VerifyReport> {
         let shard = &self.shard;
+        let _keeps_files = verify::KeepsFiles::new(shard);
         let manifest =
             shard.manifest.load_latest().await?.ok_or_else(|| Error::corrupt("the table has no manifest"))?;
-        verify::verify(&shard.ground, &manifest, self.reader()).await
+        verify::verify(&shard.ground, &manifest, self.reader()).await.map_err(verify::missing_is_damage)
     }
 
     /// Closes the table: waits for the log, records its clean end, stops the background. The rows stay. Further calls on

@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// Starting over because the log was trimmed under the reader is tried this often before it gives up.
 const MAX_RESTARTS: usize = 16;
+/// Manifests that a verification begins with before it gives up on a writer that collects what they name.
+const VERIFY_ATTEMPTS: usize = 8;
 
 /// How often a reader looks for the newest manifest from a listing on: one that was overtaken by more versions than are
 /// kept stays behind for so long at most.
@@ -164,12 +166,26 @@ impl ReadTable {
     /// # Errors
     /// `Corrupt` naming the damaged object.
     pub async fn verify(&self) -> Result<VerifyReport> {
-        self.inner.refresh(true).await?;
-        let (manifest, reader) = {
-            let following = self.inner.following.lock().await;
-            (Arc::clone(&following.manifest), self.inner.current().reader())
-        };
-        verify::verify(&self.inner.ground, &manifest, reader).await
+        let mut before = None;
+        for _ in 0..VERIFY_ATTEMPTS {
+            self.inner.refresh(true).await?;
+            let (manifest, reader) = {
+                let following = self.inner.following.lock().await;
+                (Arc::clone(&following.manifest), self.inner.current().reader())
+            };
+            let verified = verify::verify(&self.inner.ground, &manifest, reader).await;
+            match verified {
+                // The writer may have collected what this version names.
+                Err(error) if error.kind() == ErrorKind::NotFound && before != Some(manifest.version) => {
+                    before = Some(manifest.version);
+                }
+                verified => return verified.map_err(verify::missing_is_damage),
+            }
+        }
+        Err(Error::expired(format!(
+            "the writer collected files while they were read, {VERIFY_ATTEMPTS} times: verify while less is merged, or in \
+             the writer's process"
+        )))
     }
 
     fn pin(&self) -> Pin_ {

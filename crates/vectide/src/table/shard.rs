@@ -157,6 +157,8 @@ pub(crate) struct Shard {
     pub(crate) merge_stats: Mutex<MergeFigures>,
     /// Ends a step that is under way.
     pub(crate) merge_stop: Arc<Stop>,
+    /// Readers of whole files under way: nothing is collected meanwhile.
+    pub(crate) verifying: AtomicU64,
     pub(crate) closing: watch::Sender<bool>,
     pub(crate) counters: Counters,
     pub(crate) searches: Arc<crate::search::Counters>,
@@ -221,6 +223,7 @@ impl Shard {
             merge_wake: Arc::default(),
             merge_stats: Mutex::default(),
             merge_stop: Arc::default(),
+            verifying: AtomicU64::new(0),
             closing: watch::Sender::new(false),
             counters: Counters::default(),
             searches: Arc::default(),

@@ -3,9 +3,9 @@
 //! In: the newest manifest and a pinned reader. Every segment's parts are read back and checked (`segment`), then every
 //! live row's key is met once, and the live rows are counted. Called by `Table::verify` and `ReadTable::verify`.
 
-use super::shard::Ground;
+use super::shard::{Ground, Shard};
 use crate::base::Base;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::keys::KeyArray;
 use crate::manifest::ShardManifest;
 use crate::search::Reader;
@@ -13,8 +13,32 @@ use crate::segment::Segment;
 use crate::stats::VerifyReport;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-/// Reads and checks everything; `Corrupt` at the first damage.
+/// Keeps the files that a writer's manifest names from being collected, for as long as it is held.
+pub(crate) struct KeepsFiles<'a>(&'a Shard);
+
+impl<'a> KeepsFiles<'a> {
+    /// To be called before the manifest is loaded.
+    pub(crate) fn new(shard: &'a Shard) -> Self {
+        // ORDERING: SeqCst: raised before the manifest is loaded; see where garbage is collected.
+        shard.verifying.fetch_add(1, Ordering::SeqCst);
+        Self(shard)
+    }
+}
+
+impl Drop for KeepsFiles<'_> {
+    fn drop(&mut self) {
+        self.0.verifying.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A file that the manifest names and that is not there is damage.
+pub(crate) fn missing_is_damage(error: Error) -> Error {
+    if error.kind() == ErrorKind::NotFound { error.with_kind(ErrorKind::Corrupt) } else { error }
+}
+
+/// Reads and checks everything; `Corrupt` at the first damage, `NotFound` at a missing file.
 pub(crate) async fn verify(ground: &Ground, manifest: &ShardManifest, reader: Reader) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     let mut segments = Vec::with_capacity(manifest.segments.len());
